@@ -1,0 +1,24 @@
+// What a CUDA handler needs beside the FFI: the stream's type and errors that carry CUDA's own text.
+#pragma once
+
+#if PYXLA_WITH_CUDA
+#include <cuda_runtime_api.h>
+
+#include <sstream>
+
+#include "common/ffi.h"
+
+namespace pyxla {
+
+inline ffi::Error CudaStatus(const char* op, cudaError_t status, const char* expression, const char* file, int line) {
+  if (status == cudaSuccess) return ffi::Error::Success();
+  std::ostringstream message;
+  message << op << ": launch: expected cudaSuccess, got " << cudaGetErrorName(status) << " ("
+          << cudaGetErrorString(status) << ") from " << expression << " at " << file << ":" << line;
+  return ffi::Error::Internal(message.str());
+}
+
+}  // namespace pyxla
+
+#define PYXLA_CUDA_STATUS(op, expression) ::pyxla::CudaStatus(op, (expression), #expression, __FILE__, __LINE__)
+#endif

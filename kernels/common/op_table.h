@@ -1,0 +1,74 @@
+// The table by which a library says what it holds. pyxla reads it through the one exported C symbol,
+// `pyxla_op_table`, and mirrors this layout in pyxla/op_table.py: change both, and kOpTableVersion, together.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "xla/ffi/api/c_api.h"
+
+#ifndef PYXLA_WITH_CUDA
+#define PYXLA_WITH_CUDA 0
+#endif
+
+namespace pyxla {
+
+inline constexpr int32_t kOpTableVersion = 1;
+
+// One target on one platform. A stage that is not used is null; `execute` never is.
+struct Handler {
+  const char* target;    // the custom_call_target in the HLO: xla_gpu_<op>
+  const char* platform;  // "Host" or "CUDA"
+  XLA_FFI_Handler* instantiate;
+  XLA_FFI_Handler* prepare;
+  XLA_FFI_Handler* initialize;
+  XLA_FFI_Handler* execute;
+};
+
+struct OpTable {
+  size_t struct_size;
+  int32_t version;
+  int32_t ffi_api_major;  // of the XLA FFI headers that the library was compiled with
+  int32_t ffi_api_minor;
+  const char* op;
+  const char* cuda_architectures;  // "80-real,90a-real,100-real,100-virtual", empty without CUDA code
+  const char* build_stamp;         // SHA-256 over the sources; pyxla/build_stamp.py computes the same
+  const char* compiler;            // "GNU 12.2.0" or "GNU 12.2.0, NVIDIA 13.0.88"
+  size_t handler_count;
+  const Handler* handlers;
+};
+
+// Written by the build into a file of its own (cmake/build_stamp.cmake).
+extern const char kBuildStamp[];
+
+}  // namespace pyxla
+
+// Lines of the table. A host-only build leaves the CUDA lines out.
+#define PYXLA_HOST_HANDLER(target, execute) {target, "Host", nullptr, nullptr, nullptr, execute},
+#if PYXLA_WITH_CUDA
+#define PYXLA_CUDA_HANDLER(target, execute) {target, "CUDA", nullptr, nullptr, nullptr, execute},
+#define PYXLA_CUDA_HANDLER_STAGES(target, instantiate, prepare, initialize, execute) \
+  {target, "CUDA", instantiate, prepare, initialize, execute},
+#else
+#define PYXLA_CUDA_HANDLER(target, execute)
+#define PYXLA_CUDA_HANDLER_STAGES(target, instantiate, prepare, initialize, execute)
+#endif
+
+// Defines the table of the library. Once per op, at file scope, no comma between the lines:
+//   PYXLA_OP_TABLE(rms_norm, PYXLA_HOST_HANDLER("xla_gpu_rms_norm", kHost)
+//                            PYXLA_CUDA_HANDLER("xla_gpu_rms_norm", kCuda))
+#define PYXLA_OP_TABLE(op, handler_lines)                                                    \
+  extern "C" __attribute__((visibility("default"))) const pyxla::OpTable* pyxla_op_table() { \
+    static const pyxla::Handler handlers[] = {handler_lines};                                \
+    static const pyxla::OpTable table = {sizeof(pyxla::OpTable),                             \
+                                         pyxla::kOpTableVersion,                             \
+                                         XLA_FFI_API_MAJOR,                                  \
+                                         XLA_FFI_API_MINOR,                                  \
+                                         #op,                                                \
+                                         PYXLA_CUDA_ARCHITECTURES,                           \
+                                         pyxla::kBuildStamp,                                 \
+                                         PYXLA_COMPILER,                                     \
+                                         sizeof(handlers) / sizeof(handlers[0]),             \
+                                         handlers};                                          \
+    return &table;                                                                           \
+  }

@@ -1,0 +1,26 @@
+"""Write a GPU kernel and use it from PyTorch through XLA.
+
+`import pyxla` defines every op that it finds as `torch.ops.xla_gpu.<op>`; the handlers are registered on first use.
+"""
+
+from pyxla.check import Check
+from pyxla.errors import ArgumentError, DefinitionError, LibraryError, PyxlaError
+from pyxla.numerics import accumulation_dtype
+from pyxla.op import CustomOp, custom_op
+from pyxla.ops import load_all as _load_all
+from pyxla.sync import drain_errors, sync
+
+__all__ = [
+    "ArgumentError",
+    "Check",
+    "CustomOp",
+    "DefinitionError",
+    "LibraryError",
+    "PyxlaError",
+    "accumulation_dtype",
+    "custom_op",
+    "drain_errors",
+    "sync",
+]
+
+_load_all()

@@ -1,0 +1,63 @@
+"""Checks of an op's arguments, for its fake function: once per set of shapes and attributes, on every device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from pyxla.errors import ArgumentError, mismatch
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`float32` for torch.float32: the name that the C++ handlers print too."""
+    return str(dtype).removeprefix("torch.")
+
+
+class Check:
+    """The checks of one op; each raises ArgumentError in the form `op: argument: expected X, got Y`.
+
+    Args:
+        op: name of the op, the first word of every message.
+    """
+
+    def __init__(self, op: str):
+        self.op = op
+
+    def that(self, condition: bool, argument: str, expected: object, got: object, hint: str | None = None) -> None:
+        """Raises unless `condition` holds."""
+        if not condition:
+            raise ArgumentError(mismatch(self.op, argument, expected, got), hint)
+
+    def dtype(
+        self,
+        argument: str,
+        tensor: torch.Tensor,
+        expected: Sequence[torch.dtype],
+        *,
+        reference: Sequence[torch.dtype] = (),
+        hint: str | None = None,
+    ) -> None:
+        """Raises unless the tensor's dtype is one of `expected`, or one that the reference takes beside the kernel.
+
+        Args:
+            reference: dtypes for CPU and CUDA tensors alone (float64, for gradcheck and oracle). On its way to XLA a
+                tensor is checked as a meta tensor, and these are refused.
+        """
+        names = " or ".join(dtype_name(dtype) for dtype in expected)
+        allowed = tensor.dtype in expected or (tensor.dtype in reference and tensor.device.type != "meta")
+        self.that(allowed, argument, f"dtype {names}", dtype_name(tensor.dtype), hint)
+
+    def rank(self, argument: str, tensor: torch.Tensor, expected: int, hint: str | None = None) -> None:
+        """Raises unless the tensor has `expected` dimensions."""
+        self.that(tensor.dim() == expected, argument, f"rank {expected}", f"shape {tuple(tensor.shape)}", hint)
+
+    def shape(self, argument: str, tensor: torch.Tensor, expected: Sequence[int], hint: str | None = None) -> None:
+        """Raises unless the tensor's shape is `expected`."""
+        got = tuple(tensor.shape)
+        self.that(got == tuple(expected), argument, f"shape {tuple(expected)}", f"{got}", hint)
+
+    def finite(self, argument: str, value: float, hint: str | None = None) -> None:
+        """Raises for a NaN or an infinity."""
+        self.that(math.isfinite(value), argument, "a finite number", value, hint)

@@ -1,0 +1,40 @@
+"""Errors of pyxla, all in one form: `op: argument: expected X, got Y`, then a line with the fix.
+
+The C++ handlers use the same form (kernels/common/checks.h), and so does the command line.
+"""
+
+from __future__ import annotations
+
+
+class PyxlaError(RuntimeError):
+    """An error with a message in the one form and, where there is one, the fix.
+
+    Args:
+        message: `op: argument: expected X, got Y`.
+        hint: what to do or the command to run; shown on a line of its own.
+    """
+
+    def __init__(self, message: str, hint: str | None = None):
+        self.message = message
+        self.hint = hint
+        super().__init__(f"{message}\n\nhint: {hint}" if hint else message)
+
+    def __reduce__(self):
+        return type(self), (self.message, self.hint)
+
+
+class ArgumentError(PyxlaError, ValueError):
+    """A caller passed an op an argument that it does not take."""
+
+
+class DefinitionError(PyxlaError):
+    """An author declared an op in a way that has no custom call."""
+
+
+class LibraryError(PyxlaError):
+    """A custom-call library is missing, cannot be loaded, or does not fit."""
+
+
+def mismatch(where: str, argument: str, expected: object, got: object) -> str:
+    """The message of an error: `where: argument: expected X, got Y`."""
+    return f"{where}: {argument}: expected {expected}, got {got}"

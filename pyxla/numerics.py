@@ -1,0 +1,10 @@
+"""What references share about precision."""
+
+from __future__ import annotations
+
+import torch
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which a reference accumulates: float32 for what is narrower, else the dtype itself."""
+    return torch.promote_types(dtype, torch.float32)

@@ -1,0 +1,196 @@
+"""One decorator: a typed Python function becomes a torch op whose XLA form is a custom call.
+
+Why not torch.library.custom_op: it wraps every kernel in Python layers that cost more than the call itself, and its
+in-place ops do not reach XLA (torch_xla runs on functional tensors, whose fallback refuses an op that mutates).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from pyxla.errors import ArgumentError, DefinitionError, mismatch
+from pyxla.lowering import Lowering
+from pyxla.schema import Schema
+
+NAMESPACE = "xla_gpu"
+_library = torch.library.Library(NAMESPACE, "FRAGMENT")
+_ops: dict[str, CustomOp] = {}
+
+
+def custom_op(function: Callable | None = None, *, mutates: Iterable[str] = ()) -> Any:
+    """Declares `torch.ops.xla_gpu.<function name>`; the function is its reference.
+
+    The function runs on CPU and CUDA tensors, and in float64 as the oracle of the tests; on XLA tensors the op is the
+    custom call `xla_gpu_<name>`. Its annotations give the schema: torch.Tensor, int, float, bool, str, list[int],
+    list[float], `| None` of Tensor, int and float, one torch.device (for an op without tensor arguments); it returns a
+    Tensor, a tuple of Tensors, or None if it only works in place.
+
+    Args:
+        function: the reference. It must not modify an argument that is not in `mutates`, nor return one.
+        mutates: names of the tensor arguments that the op updates in place: in the custom call each becomes a result
+            that shares its operand's buffer, before the other results.
+
+    Returns:
+        CustomOp, to be completed with `register_fake` and, where there is a gradient, `register_autograd`.
+
+    Raises:
+        DefinitionError: an argument's type has no place in a custom call, or the name is taken.
+    """
+    if function is None:
+        return lambda f: CustomOp(f, tuple(mutates))
+    return CustomOp(function, tuple(mutates))
+
+
+def find_op(name: str) -> CustomOp:
+    """The op of this name. Raises DefinitionError if nothing declared it."""
+    if name not in _ops:
+        raise DefinitionError(
+            mismatch(name, "op", "one that is declared", ", ".join(sorted(_ops)) or "none"), "devtool list"
+        )
+    return _ops[name]
+
+
+class CustomOp:
+    """A declared op; calling it calls `torch.ops.xla_gpu.<name>`.
+
+    Attributes:
+        name: name of the op; its target is xla_gpu_<name>.
+        schema: arguments and results.
+        reference: the author's function.
+    """
+
+    def __init__(self, function: Callable, mutates: tuple[str, ...]):
+        self.name = function.__name__
+        self.reference = function
+        self.schema = Schema.infer(function, mutates)
+        self._fake: Callable | None = None
+        self._lowering = Lowering(self.name, f"{NAMESPACE}_{self.name}", self.schema, self._infer_results)
+        self.__doc__ = function.__doc__
+        self.__signature__ = inspect.signature(function)
+        if self.name in _ops:
+            where = _ops[self.name].reference.__code__.co_filename
+            raise DefinitionError(
+                mismatch(self.name, "op", "a name that is free", f"one declared in {where}"), "rename one of the two"
+            )
+        _library.define(f"{self.name}{self.schema.text}")
+        self.overload = getattr(getattr(torch.ops, NAMESPACE), self.name).default
+        self._register_kernels()
+        _ops[self.name] = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.overload(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<pyxla op {NAMESPACE}::{self.name}{self.schema.text}>"
+
+    @property
+    def target(self) -> str:
+        """The custom call's target."""
+        return self._lowering.target
+
+    def register_fake(self, fake: Callable) -> Callable:
+        """Registers the fake function: it checks the arguments (pyxla.Check) and returns empty results.
+
+        It sees tensors without data, once per set of shapes and attributes, and is the one place where arguments are
+        checked: on CPU, CUDA and XLA tensors and while a graph is traced. An op that only works in place returns None.
+        """
+        self._fake = fake
+        torch.library.register_fake(f"{NAMESPACE}::{self.name}", fake, lib=_library)
+        if self.schema.mutated:
+            functional = self._functional_results(fake)
+            torch.library.register_fake(
+                f"{NAMESPACE}::{self.schema.functional_name(self.name)}", functional, lib=_library
+            )
+        return fake
+
+    def register_autograd(self, backward: Callable, *, setup_context: Callable | None = None) -> None:
+        """Registers the gradient, as torch.library.register_autograd does: `backward(ctx, *grads)`."""
+        torch.library.register_autograd(
+            f"{NAMESPACE}::{self.name}", backward, setup_context=setup_context, lib=_library
+        )
+
+    def _infer_results(self, arguments: tuple) -> tuple:
+        """Runs the checks on tensors without data and returns the results in the same form."""
+        if self._fake is None:
+            raise DefinitionError(
+                mismatch(self.name, "fake function", "one", "none"), f"add @{self.name}.register_fake"
+            )
+        results = self._fake(*arguments)
+        return results if isinstance(results, tuple) else () if results is None else (results,)
+
+    def _register_kernels(self) -> None:
+        for key in ("CPU", "CUDA"):
+            _library.impl(self.name, self._reference_kernel, key)
+        if self.schema.mutated:
+            functional = self.schema.functional_name(self.name)
+            _library.define(f"{functional}{self.schema.functional_text()}")
+            self._functional = getattr(getattr(torch.ops, NAMESPACE), functional).default
+            for key in ("CPU", "CUDA"):
+                _library.impl(functional, self._functional_reference, key)
+            _library.impl(functional, self._lowering, "XLA")
+            _library.impl(self.name, self._mutate, "Functionalize")
+            _library.impl(self.name, self._mutate, "XLA")
+        else:
+            _library.impl(self.name, self._lowering, "XLA")
+        if self.schema.device is not None:
+            _library.impl(self.name, self._select_backend, "BackendSelect")
+
+    def _reference_kernel(self, *args: Any, **kwargs: Any) -> Any:
+        arguments = self.schema.bind(args, kwargs)
+        self._check_one_device(arguments)
+        self._infer_results(arguments)
+        return self.reference(*arguments)
+
+    def _check_one_device(self, arguments: tuple) -> None:
+        devices = [
+            (slot, arguments[slot.index].device) for slot in self.schema.tensors if arguments[slot.index] is not None
+        ]
+        for slot, device in devices[1:]:
+            if device != devices[0][1]:
+                expected = f"a tensor on {devices[0][1]}, as {devices[0][0].name} is"
+                raise ArgumentError(
+                    mismatch(self.name, slot.name, expected, device), f"move it: {slot.name}.to({str(devices[0][1])!r})"
+                )
+
+    def _select_backend(self, *args: Any, **kwargs: Any) -> Any:
+        arguments = self.schema.bind(args, kwargs)
+        device = torch.device(arguments[self.schema.device.index] or "cpu")
+        return self._lowering(*arguments) if device.type == "xla" else self._reference_kernel(*arguments)
+
+    def _mutate(self, *args: Any, **kwargs: Any) -> Any:
+        """The in-place op on functional tensors: the functional op, then each mutated argument takes its new value."""
+        arguments = self.schema.bind(args, kwargs)
+        outputs = self._functional(*arguments)
+        outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+        compiling = torch._guards.TracingContext.try_get() is not None
+        for slot, output in zip(self.schema.mutated, outputs, strict=False):
+            target = arguments[slot.index]
+            if compiling and target.device.type == "xla":
+                # A compiled graph keeps its inputs alive unless they are donated: without this XLA copies the buffer.
+                torch.ops.xla.dynamo_set_buffer_donor_(target, True)
+            target.copy_(output)
+        results = tuple(outputs[len(self.schema.mutated) :])
+        return None if not results else results[0] if len(results) == 1 else results
+
+    def _functional_reference(self, *args: Any, **kwargs: Any) -> Any:
+        arguments = list(self.schema.bind(args, kwargs))
+        for slot in self.schema.mutated:
+            arguments[slot.index] = arguments[slot.index].clone()
+        results = self._reference_kernel(*arguments)
+        results = results if isinstance(results, tuple) else () if results is None else (results,)
+        outputs = (*(arguments[slot.index] for slot in self.schema.mutated), *results)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def _functional_results(self, fake: Callable) -> Callable:
+        def functional_fake(*args: Any, **kwargs: Any) -> Any:
+            arguments = self.schema.bind(args, kwargs)
+            results = fake(*arguments)
+            results = results if isinstance(results, tuple) else () if results is None else (results,)
+            outputs = (*(torch.empty_like(arguments[slot.index]) for slot in self.schema.mutated), *results)
+            return outputs[0] if len(outputs) == 1 else outputs
+
+        return functional_fake

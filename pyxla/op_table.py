@@ -1,0 +1,148 @@
+"""Reads the table that a custom-call library carries (kernels/common/op_table.h), after looking at the file.
+
+The file is looked at first because the dynamic loader kills the process on a library that was cut short.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyxla.errors import LibraryError, mismatch
+
+SYMBOL = "pyxla_op_table"
+VERSION = 1
+
+_ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
+
+
+@dataclass(frozen=True)
+class Handler:
+    """One target on one platform; a stage is the address of its XLA_FFI_Handler, or None."""
+
+    target: str
+    platform: str
+    instantiate: int | None
+    prepare: int | None
+    initialize: int | None
+    execute: int | None
+
+
+@dataclass(frozen=True)
+class OpTable:
+    """What a library says of itself: see kernels/common/op_table.h for each field."""
+
+    op: str
+    ffi_api_version: tuple[int, int]
+    cuda_architectures: tuple[str, ...]
+    build_stamp: str
+    compiler: str
+    handlers: tuple[Handler, ...]
+
+
+class _CHandler(ctypes.Structure):
+    _fields_ = [
+        ("target", ctypes.c_char_p),
+        ("platform", ctypes.c_char_p),
+        ("instantiate", ctypes.c_void_p),
+        ("prepare", ctypes.c_void_p),
+        ("initialize", ctypes.c_void_p),
+        ("execute", ctypes.c_void_p),
+    ]
+
+
+class _COpTable(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("version", ctypes.c_int32),
+        ("ffi_api_major", ctypes.c_int32),
+        ("ffi_api_minor", ctypes.c_int32),
+        ("op", ctypes.c_char_p),
+        ("cuda_architectures", ctypes.c_char_p),
+        ("build_stamp", ctypes.c_char_p),
+        ("compiler", ctypes.c_char_p),
+        ("handler_count", ctypes.c_size_t),
+        ("handlers", ctypes.POINTER(_CHandler)),
+    ]
+
+
+def read_op_table(path: Path) -> OpTable | None:
+    """Loads the library and returns its table, or None if it is a library of another kind (no such symbol).
+
+    Raises:
+        LibraryError: no such file, not a whole ELF library for this machine, or a table of another version.
+    """
+    _check_elf(path)
+    try:
+        library = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL)
+    except OSError as error:
+        raise LibraryError(mismatch(_name(path), "library", "a loadable library", error), _rebuild(path)) from error
+    try:
+        function = getattr(library, SYMBOL)
+    except AttributeError:
+        return None
+    function.restype = ctypes.POINTER(_COpTable)
+    table = function().contents
+    if table.version != VERSION or table.struct_size != ctypes.sizeof(_COpTable):
+        got = f"version {table.version} of {table.struct_size} bytes in {path}"
+        raise LibraryError(
+            mismatch(_name(path), "op table", f"version {VERSION} of {ctypes.sizeof(_COpTable)} bytes", got),
+            _rebuild(path),
+        )
+    handlers = tuple(
+        Handler(h.target.decode(), h.platform.decode(), h.instantiate, h.prepare, h.initialize, h.execute)
+        for h in table.handlers[: table.handler_count]
+    )
+    return OpTable(
+        op=table.op.decode(),
+        ffi_api_version=(table.ffi_api_major, table.ffi_api_minor),
+        cuda_architectures=tuple(filter(None, table.cuda_architectures.decode().split(","))),
+        build_stamp=table.build_stamp.decode(),
+        compiler=table.compiler.decode(),
+        handlers=handlers,
+    )
+
+
+def _check_elf(path: Path) -> None:
+    """Raises unless the file is a whole 64-bit ELF library for this machine."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            header = file.read(64)
+            if len(header) < 64 or header[:4] != b"\x7fELF" or header[4] != 2:
+                raise LibraryError(
+                    mismatch(_name(path), "library", "a 64-bit ELF library", f"another file at {path}"), _rebuild(path)
+                )
+            (machine,) = struct.unpack_from("<H", header, 18)
+            segment_offset, section_offset = struct.unpack_from("<QQ", header, 32)
+            segment_size, segment_count, section_size, section_count = struct.unpack_from("<4H", header, 54)
+            file.seek(segment_offset)
+            segments = file.read(segment_size * segment_count)
+    except OSError as error:
+        raise LibraryError(mismatch(_name(path), "library", "a readable file", error), _rebuild(path)) from error
+    expected_machine = _ELF_MACHINES.get(platform.machine())
+    if expected_machine is not None and machine != expected_machine:
+        raise LibraryError(
+            mismatch(_name(path), "library", f"code for {platform.machine()}", f"ELF machine {machine} in {path}"),
+            _rebuild(path),
+        )
+    ends = [section_offset + section_size * section_count, segment_offset + segment_size * segment_count]
+    for offset in range(0, len(segments) - segment_size + 1, segment_size or 1):
+        file_offset, _, _, file_size = struct.unpack_from("<4Q", segments, offset + 8)
+        ends.append(file_offset + file_size)
+    if size < max(ends):
+        raise LibraryError(
+            mismatch(_name(path), "library", f"{max(ends)} bytes, as its ELF header says", f"{size} in {path}"),
+            _rebuild(path),
+        )
+
+
+def _name(path: Path) -> str:
+    return path.name.removeprefix("lib").removesuffix(".so")
+
+
+def _rebuild(path: Path) -> str:
+    return f"devtool build {_name(path)}"

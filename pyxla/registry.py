@@ -1,0 +1,207 @@
+"""Registers the handlers of a library with XLA, each target once per process.
+
+The only file that touches XLA's C API from Python. torch_xla's own `_xla_register_custom_call_target` cannot register
+a typed FFI handler; but `_XLAC` exports XLA_FFI_GetApi, whose table does it for the platform "Host".
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import threading
+from functools import cache
+from pathlib import Path
+
+from pyxla.errors import LibraryError, mismatch
+from pyxla.libraries import Library, find_library, preloaded_libraries
+from pyxla.op_table import Handler
+
+_registered: dict[tuple[str, str], Path] = {}
+_lock = threading.Lock()
+
+
+class _Version(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("extension", ctypes.c_void_p),
+        ("major", ctypes.c_int),
+        ("minor", ctypes.c_int),
+    ]
+
+
+class _Api(ctypes.Structure):
+    # The first fields of XLA_FFI_Api; the rest is not used here.
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("extension", ctypes.c_void_p),
+        ("version", _Version),
+        ("internal_api", ctypes.c_void_p),
+        ("error_create", ctypes.c_void_p),
+        ("error_get_message", ctypes.c_void_p),
+        ("error_destroy", ctypes.c_void_p),
+        ("handler_register", ctypes.c_void_p),
+    ]
+
+
+class _ByteSpan(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_char_p), ("size", ctypes.c_size_t)]
+
+
+class _RegisterArgs(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("extension", ctypes.c_void_p),
+        ("name", _ByteSpan),
+        ("platform", _ByteSpan),
+        ("instantiate", ctypes.c_void_p),
+        ("prepare", ctypes.c_void_p),
+        ("initialize", ctypes.c_void_p),
+        ("execute", ctypes.c_void_p),
+        ("traits", ctypes.c_uint32),
+    ]
+
+
+class _MessageArgs(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("extension", ctypes.c_void_p),
+        ("error", ctypes.c_void_p),
+        ("message", ctypes.c_char_p),
+    ]
+
+
+@cache
+def _host_api() -> _Api:
+    import torch_xla
+
+    library = ctypes.CDLL(torch_xla._XLAC.__file__)
+    library.XLA_FFI_GetApi.restype = ctypes.POINTER(_Api)
+    return library.XLA_FFI_GetApi().contents
+
+
+def ensure_registered(op: str, target: str, platform: str) -> None:
+    """Registers all handlers of the op's library, unless that has been done; then `target` is there on `platform`.
+
+    Raises:
+        LibraryError: no library, an unfit one, or one without this target on this platform.
+    """
+    if (target, platform) in _registered:
+        return
+    with _lock:
+        library = find_library(op)
+        register_library(library)
+    if (target, platform) not in _registered:
+        have = ", ".join(f"{h.target} on {h.platform}" for h in library.table.handlers) or "no handler"
+        raise LibraryError(
+            mismatch(op, "target", f"{target} on {platform}", f"{have} in {library.path}"), f"devtool build {op}"
+        )
+
+
+def register_preloaded() -> tuple[Library, ...]:
+    """Registers the handlers of every preloaded library and returns the libraries.
+
+    Raises:
+        LibraryError: a library does not fit, or two hold one target.
+    """
+    libraries = preloaded_libraries()
+    with _lock:
+        for library in libraries:
+            register_library(library)
+    return libraries
+
+
+def register_library(library: Library) -> None:
+    """Registers the library's Host handlers; its CUDA handlers wait for the CUDA device.
+
+    Raises:
+        LibraryError: FFI version, a target that another library registered, or XLA's own refusal.
+    """
+    api = _host_api()
+    check_ffi_version(library, (api.version.major, api.version.minor))
+    for handler in library.table.handlers:
+        if handler.platform != "Host":
+            continue
+        key = (handler.target, handler.platform)
+        owner = _registered.get(key)
+        if owner is None:
+            _register_host(api, library, handler)
+            _registered[key] = library.path
+        elif owner.resolve() != library.path.resolve():
+            raise LibraryError(
+                mismatch(
+                    library.table.op, "target", f"one library with {handler.target}", f"{owner} and {library.path}"
+                ),
+                "remove one of the two libraries",
+            )
+
+
+def check_ffi_version(library: Library, runtime: tuple[int, int]) -> None:
+    """Raises LibraryError unless an XLA with FFI API version `runtime` can call the library's handlers."""
+    built_for = library.table.ffi_api_version
+    if built_for[0] != runtime[0] or built_for[1] > runtime[1]:
+        raise LibraryError(
+            mismatch(
+                library.table.op,
+                "FFI API version",
+                f"{runtime[0]}.{runtime[1]} or an older minor version, as torch_xla has it",
+                f"{built_for[0]}.{built_for[1]} in {library.path}",
+            ),
+            f"install the locked jaxlib (bin/devtool does), then devtool build {library.table.op} --clean",
+        )
+
+
+def check_architecture(library: Library, capability: tuple[int, int]) -> None:
+    """Raises LibraryError unless the library has code that a GPU of this compute capability can run.
+
+    A real architecture runs on GPUs of its major version from its minor version on ("90a" on 9.0 alone); PTX
+    ("100-virtual") is compiled by the driver for any GPU that is not older.
+    """
+    for architecture in library.table.cuda_architectures:
+        match = re.fullmatch(r"(\d+)(\d)([af]?)-(real|virtual)", architecture)
+        if match is None:
+            continue
+        built_for = (int(match[1]), int(match[2]))
+        if match[3]:
+            fits = built_for == capability
+        elif match[4] == "virtual":
+            fits = built_for <= capability
+        else:
+            fits = built_for[0] == capability[0] and built_for[1] <= capability[1]
+        if fits:
+            return
+    have = ", ".join(library.table.cuda_architectures) or "no CUDA code"
+    raise LibraryError(
+        mismatch(
+            library.table.op,
+            "CUDA architecture",
+            f"code for sm_{capability[0]}{capability[1]}",
+            f"{have} in {library.path}",
+        ),
+        f"add the architecture to PYXLA_ARCHITECTURES in kernels/CMakeLists.txt, then devtool build {library.table.op}",
+    )
+
+
+def _register_host(api: _Api, library: Library, handler: Handler) -> None:
+    name, platform = handler.target.encode(), handler.platform.encode()
+    args = _RegisterArgs(
+        ctypes.sizeof(_RegisterArgs),
+        None,
+        _ByteSpan(name, len(name)),
+        _ByteSpan(platform, len(platform)),
+        handler.instantiate,
+        handler.prepare,
+        handler.initialize,
+        handler.execute,
+        0,
+    )
+    error = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(api.handler_register)(ctypes.addressof(args))
+    if error:
+        message = _MessageArgs(ctypes.sizeof(_MessageArgs), None, error, None)
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(api.error_get_message)(ctypes.addressof(message))
+        text = (message.message or b"").decode()
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(api.error_destroy)(ctypes.addressof(message))
+        raise LibraryError(
+            mismatch(
+                library.table.op, "registration", f"{handler.target} to be new to XLA", f"{text!r} for {library.path}"
+            )
+        )

@@ -1,0 +1,114 @@
+"""The schema of an op: what torch infers from the reference's annotations, sorted into operands and attributes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pyxla.errors import DefinitionError, mismatch
+
+TENSOR_KINDS = ("Tensor", "Tensor?")
+ATTRIBUTE_KINDS = ("int", "int?", "float", "float?", "bool", "str", "int[]", "float[]")
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of an op: `index` is its place in the schema, `kind` its type there, without alias marks."""
+
+    index: int
+    name: str
+    kind: str
+    mutated: bool
+
+
+class Schema:
+    """The schema of an op.
+
+    Attributes:
+        text: as torch writes it, without the op's name: `(Tensor x, float eps=1e-06) -> Tensor`.
+        arguments: all arguments in order.
+        tensors, attributes, mutated: the arguments of that sort, in order.
+        device: the `Device` argument of an op without tensors, or None.
+        defaults: name -> default value.
+    """
+
+    def __init__(self, name: str, text: str):
+        self.text = text
+        parsed = torch._C.parse_schema(f"xla_gpu::{name}{text}")
+        kinds = [_kind(argument) for argument in parsed.arguments]
+        self.arguments = tuple(
+            Argument(i, a.name, kind, bool(a.alias_info and a.alias_info.is_write))
+            for i, (a, kind) in enumerate(zip(parsed.arguments, kinds, strict=True))
+        )
+        self.defaults = {a.name: a.default_value for a in parsed.arguments if a.has_default_value()}
+        self.tensors = tuple(a for a in self.arguments if a.kind in TENSOR_KINDS)
+        self.attributes = tuple(a for a in self.arguments if a.kind in ATTRIBUTE_KINDS)
+        self.mutated = tuple(a for a in self.tensors if a.mutated)
+        devices = [a for a in self.arguments if a.kind == "Device"]
+        self.device = devices[0] if devices else None
+        self._returns = [str(r.type) for r in parsed.returns]
+        self._check(name)
+
+    @classmethod
+    def infer(cls, function: Callable, mutates: tuple[str, ...]) -> Schema:
+        """The schema of a typed function.
+
+        Raises:
+            DefinitionError: an annotation is missing or has no place in a custom call.
+        """
+        try:
+            text = torch.library.infer_schema(function, mutates_args=mutates)
+        except ValueError as error:
+            raise DefinitionError(
+                mismatch(function.__name__, "signature", "annotations that torch.library accepts", error)
+            ) from error
+        # Attributes are constants of the HLO: a symbolic integer would promise that they may change.
+        return cls(function.__name__, re.sub(r"\bSymInt\b", "int", text))
+
+    def bind(self, args: tuple, kwargs: dict[str, Any]) -> tuple:
+        """All arguments in order, with the defaults that torch's dispatcher leaves out."""
+        if len(args) == len(self.arguments):
+            return args
+        values = list(args)
+        for argument in self.arguments[len(args) :]:
+            values.append(kwargs[argument.name] if argument.name in kwargs else self.defaults[argument.name])
+        return tuple(values)
+
+    @staticmethod
+    def functional_name(name: str) -> str:
+        """Name of the op that an in-place op becomes on functional tensors."""
+        return f"{name}_functional"
+
+    def functional_text(self) -> str:
+        """The schema of that op: no argument is mutated, each mutated one comes back as a result, before the others."""
+        arguments = re.sub(r"Tensor\(\w+!\)", "Tensor", self.text.rpartition(" -> ")[0])
+        results = ["Tensor"] * (len(self.mutated) + len(self._returns))
+        return f"{arguments} -> {results[0] if len(results) == 1 else '(' + ', '.join(results) + ')'}"
+
+    def _check(self, name: str) -> None:
+        for argument in self.arguments:
+            if argument.kind not in (*TENSOR_KINDS, *ATTRIBUTE_KINDS, "Device"):
+                kinds = ", ".join((*TENSOR_KINDS, *ATTRIBUTE_KINDS))
+                raise DefinitionError(mismatch(name, argument.name, f"one of {kinds}", argument.kind))
+            if argument.mutated and argument.kind != "Tensor":
+                raise DefinitionError(
+                    mismatch(name, argument.name, "a Tensor that is always there, as it is mutated", argument.kind)
+                )
+        if any(kind != "Tensor" for kind in self._returns):
+            raise DefinitionError(mismatch(name, "results", "Tensors", ", ".join(self._returns)))
+        if not self._returns and not self.mutated:
+            raise DefinitionError(mismatch(name, "results", "a Tensor or an argument in `mutates`", "neither"))
+        if not any(a.kind == "Tensor" for a in self.arguments) and self.device is None:
+            hint = "add `device: torch.device` so that a call says where it runs"
+            raise DefinitionError(mismatch(name, "arguments", "a Tensor or a torch.device", "neither"), hint)
+
+
+def _kind(argument: Any) -> str:
+    text = str(argument.type)
+    optional = re.fullmatch(r"Optional\[(.*)\]", text)
+    listed = re.fullmatch(r"List\[(.*)\]", text)
+    return f"{optional[1]}?" if optional else f"{listed[1]}[]" if listed else text

@@ -1,0 +1,259 @@
+"""The checks that every op passes, for its test file: `@pytest.mark.parametrize("check", testing.CHECKS)`.
+
+A case is run lazily on XLA tensors, compiled with backend "openxla", and on CPU tensors; numbers are compared with the
+reference in float64. Each check records what it saw; `devtool test` shows the records as a table.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pyxla import hlo, hlo_text
+from pyxla.compare import compare
+from pyxla.errors import PyxlaError
+from pyxla.op import CustomOp
+from pyxla.sync import drain_errors
+
+RECORDS: list[dict[str, Any]] = []
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input of an op, shared by tests and benchmarks.
+
+    Attributes:
+        name: short, for the test's id: "bf16-3x1000".
+        why: the reason for this size or these values.
+        build: makes the arguments by name, CPU tensors, from a seeded generator.
+        peer: torch's own computation of the same arguments in the same dtype, if it has one: the op's largest error may
+            be 1.5 times the peer's.
+        roundings: how many float32 roundings of a row's largest value the result may carry beside its own rounding.
+    """
+
+    name: str
+    why: str
+    build: Callable[[torch.Generator], dict[str, Any]]
+    peer: Callable[..., Any] | None = None
+    roundings: int = 16
+
+    def __str__(self) -> str:
+        return self.name
+
+    def arguments(self, seed: int = 0) -> dict[str, Any]:
+        """The arguments for a seed."""
+        return self.build(torch.Generator().manual_seed(seed))
+
+
+@dataclass(frozen=True)
+class BadInput:
+    """Arguments that an op refuses.
+
+    Attributes:
+        name: for the test's id.
+        build: as Case.build.
+        message: the whole message, without the hint: `op: argument: expected X, got Y`.
+        at_run_time: True if only the data shows it: the handler returns the error when the graph runs.
+    """
+
+    name: str
+    build: Callable[[torch.Generator], dict[str, Any]]
+    message: str
+    at_run_time: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments."""
+        return self.build(torch.Generator().manual_seed(0))
+
+
+def check_lazy(op: CustomOp, case: Case) -> None:
+    """The op on lazily traced XLA tensors: right numbers, and no compilation for other values in the same shapes."""
+    with _recorded(op, case, "lazy") as record:
+        _check_on_xla(lambda arguments: op(**arguments), op, case, record)
+
+
+def check_compiled(op: CustomOp, case: Case) -> None:
+    """The op under torch.compile(backend="openxla", fullgraph=True), with XLA and with CPU tensors."""
+    with _recorded(op, case, "compiled") as record:
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda arguments: op(**arguments), backend="openxla", fullgraph=True)
+        _check_on_xla(compiled, op, case, record)
+        arguments = case.arguments()
+        want = oracle(op, arguments)
+        torch._dynamo.reset()
+        with warnings.catch_warnings():
+            # torch_xla moves CPU tensors to the device, and says so each time.
+            warnings.filterwarnings("ignore", message="Found tensor with shape")
+            got = _outputs(op, arguments, compiled(arguments))
+        record["error"] = max(record["error"], _compare(op, case, got, want))
+
+
+def check_hlo(op: CustomOp, case: Case) -> None:
+    """One custom call in the lowered module, typed FFI, row-major operands; in-place arguments without a copy."""
+    with _recorded(op, case, "hlo"):
+        import torch_xla
+
+        arguments = _to_xla(case.arguments())
+        results = _outputs(op, arguments, op(**arguments))
+        calls = hlo_text.custom_calls(hlo.lowered(list(results)), op.target)
+        assert len(calls) == 1, f"{op.name}: expected one custom call {op.target} in the HLO, got {len(calls)}"
+        assert calls[0].api_version == "API_VERSION_TYPED_FFI"
+        for shape in calls[0].operands:
+            layout = re.fullmatch(r"[a-z]\w*\[[\d,]*\]\{([\d,]*)\}", shape)
+            order = [int(d) for d in layout[1].split(",")] if layout and layout[1] else []
+            assert order == sorted(order, reverse=True), f"{op.name}: expected row-major operands, got {shape}"
+        if op.schema.mutated:
+            with hlo.optimized_modules() as modules:
+                torch_xla.sync(wait=True)
+            check_in_place(op, modules, len(op.schema.mutated))
+
+
+def check_in_place(op: CustomOp, modules: list[str], count: int) -> None:
+    """The module with the op's call aliases `count` inputs with outputs and copies nothing.
+
+    A module that a cache already held is not among `modules`: then there is nothing to see and the check fails.
+    """
+    own = [text for text in modules if hlo_text.custom_calls(text, op.target)]
+    assert own, f"{op.name}: expected an optimised module with {op.target}, got none of {len(modules)}"
+    for text in own:
+        aliases = hlo_text.input_output_aliases(text)
+        assert len(aliases) == count, f"{op.name}: expected {count} aliased outputs, got {aliases}"
+        found = hlo_text.copies(text)
+        assert not found, f"{op.name}: expected no copy, got {[i.line for i in found]}"
+
+
+def check_cpu(op: CustomOp, case: Case) -> None:
+    """The op on CPU tensors, which is its reference in the case's own dtype."""
+    with _recorded(op, case, "cpu") as record:
+        arguments = case.arguments()
+        want = oracle(op, arguments)
+        record["error"] = _compare(op, case, _outputs(op, arguments, op(**arguments)), want)
+
+
+def check_opcheck(op: CustomOp, case: Case) -> None:
+    """torch.library.opcheck: schema, autograd registration, fake function, AOT dispatch."""
+    with _recorded(op, case, "opcheck"):
+        arguments = case.arguments()
+        torch.library.opcheck(op.overload, (), arguments)
+
+
+CHECKS = [check_lazy, check_compiled, check_hlo, check_cpu, check_opcheck]
+
+
+def check_bad_input(op: CustomOp, bad: BadInput) -> None:
+    """The op refuses bad arguments on CPU and on XLA tensors with the same message, and the process goes on."""
+    for place in ("cpu", "xla"):
+        arguments = bad.arguments() if place == "cpu" else _to_xla(bad.arguments())
+        try:
+            results = op(**arguments)
+            if place == "xla":
+                _synchronize(_outputs(op, arguments, results))
+        except Exception as error:
+            assert bad.message in str(error), f"{op.name}: expected {bad.message!r} on {place}, got {error}"
+            assert bad.at_run_time or isinstance(error, PyxlaError), (
+                f"expected a PyxlaError before XLA sees the graph, got {error!r}"
+            )
+        else:
+            raise AssertionError(f"{op.name}: expected an error on {place}, got {results}")
+        finally:
+            drain_errors()
+    one = torch.ones(2, device=_device()) + 1
+    assert one.cpu().tolist() == [2.0, 2.0]
+
+
+def oracle(op: CustomOp, arguments: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+    """The reference in float64: first the mutated arguments, then the results. `arguments` is left as it is."""
+    wide = {
+        name: (value.clone().double() if value.is_floating_point() else value.clone())
+        if isinstance(value, torch.Tensor)
+        else value
+        for name, value in arguments.items()
+    }
+    return _outputs(op, wide, op.reference(**wide))
+
+
+def compilations() -> int:
+    """How many graphs XLA has compiled in this process so far."""
+    import torch_xla.debug.metrics as metrics
+
+    data = metrics.metric_data("CompileTime")
+    return data[0] if data else 0
+
+
+def _check_on_xla(call: Callable[[dict], Any], op: CustomOp, case: Case, record: dict[str, Any]) -> None:
+    record["error"], record["recompiles"] = 0.0, 0
+    for seed in (0, 1):
+        arguments = case.arguments(seed)
+        want = oracle(op, arguments)
+        peer_error = _peer_errors(op, case, arguments, want)
+        on_xla = _to_xla(arguments)
+        before = compilations()
+        got = _outputs(op, on_xla, call(on_xla))
+        _synchronize(got)
+        if seed:
+            record["recompiles"] = compilations() - before
+        record["error"] = max(record["error"], _compare(op, case, tuple(t.cpu() for t in got), want, peer_error))
+    assert record["recompiles"] == 0, f"{op.name}: expected no compilation for new values, got {record['recompiles']}"
+
+
+def _compare(op: CustomOp, case: Case, got: tuple, want: tuple, peer_errors: tuple | None = None) -> float:
+    assert len(got) == len(want), f"{op.name}: expected {len(want)} results, got {len(got)}"
+    peers = peer_errors or (None,) * len(want)
+    where = f"{op.name}[{case.name}]"
+    return max(
+        compare(where, g, w, roundings=case.roundings, peer_error=p) for g, w, p in zip(got, want, peers, strict=True)
+    )
+
+
+def _peer_errors(op: CustomOp, case: Case, arguments: dict[str, Any], want: tuple) -> tuple | None:
+    if case.peer is None:
+        return None
+    results = case.peer(**{n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in arguments.items()})
+    results = results if isinstance(results, tuple) else (results,)
+    errors = [
+        (r.double() - w).abs().max().item() if w.numel() else 0.0
+        for r, w in zip(results, want[len(op.schema.mutated) :], strict=True)
+    ]
+    return (*(None for _ in op.schema.mutated), *errors)
+
+
+def _outputs(op: CustomOp, arguments: dict[str, Any], results: Any) -> tuple[torch.Tensor, ...]:
+    results = results if isinstance(results, (tuple, list)) else () if results is None else (results,)
+    return (*(arguments[a.name] for a in op.schema.mutated), *results)
+
+
+def _device() -> torch.device:
+    import torch_xla
+
+    return torch_xla.device()
+
+
+def _to_xla(arguments: dict[str, Any]) -> dict[str, Any]:
+    import torch_xla
+
+    moved = {n: v.to(_device()) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
+    torch_xla.sync(wait=True)
+    return moved
+
+
+def _synchronize(tensors: tuple[torch.Tensor, ...]) -> None:
+    import torch_xla
+
+    torch_xla.sync(wait=True)
+
+
+@contextmanager
+def _recorded(op: CustomOp, case: Case, check: str) -> Iterator[dict[str, Any]]:
+    record: dict[str, Any] = {"op": op.name, "case": case.name, "check": check, "ok": False}
+    RECORDS.append(record)
+    yield record
+    record["ok"] = True

@@ -1,0 +1,1 @@
+"""A library of handlers that only tests call, compiled on first use."""

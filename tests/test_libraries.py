@@ -1,0 +1,206 @@
+"""Which library an op gets, and the error for each one that does not fit."""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pyxla import libraries, registry
+from pyxla.build_stamp import build_stamp
+from pyxla.errors import LibraryError
+from pyxla.libraries import Library, find_library, kernels_folder, library_path
+from pyxla.op_table import OpTable, read_op_table
+from tests.conftest import ROOT, compile_library
+
+BUILT = ROOT / "build/lib"
+
+
+def run_script(text: str, *, preload: str = "", check: bool = True, **environment: str) -> subprocess.CompletedProcess:
+    """Runs a script as a user would: outside the checkout, with the libraries preloaded."""
+    env = {**os.environ, "PJRT_DEVICE": "CPU", "LD_PRELOAD": preload, **environment}
+    env.pop("XLA_FLAGS", None)
+    result = subprocess.run([sys.executable, "-c", text], env=env, capture_output=True, text=True)
+    assert not check or result.returncode == 0, result.stderr
+    return result
+
+
+def test_preloaded_library_needs_only_torch_and_torch_xla():
+    script = """
+import torch, torch_xla, sys
+from torch_xla.core import xla_builder
+x = torch.ones(2, 3).to(torch_xla.device())
+print(torch.ops.xla_gpu.simple_add(x, x, 2.0).cpu().tolist())
+from pyxla import registry
+print(registry._registered[("xla_gpu_simple_add", "Host")])
+"""
+    output = run_script(script, preload=str(BUILT / "libsimple_add.so")).stdout.splitlines()
+    assert output == [str([[3.0] * 3] * 2), str(BUILT / "libsimple_add.so")]
+
+
+def test_without_preload_importing_torch_xla_defines_no_op():
+    script = "import torch, torch_xla; print(hasattr(torch.ops.xla_gpu, 'simple_add'))"
+    assert run_script(script).stdout.split() == ["False"]
+
+
+def test_preloaded_library_wins_over_the_built_one(tmp_path):
+    copy = shutil.copy(BUILT / "libsimple_add.so", tmp_path)
+    script = "import pyxla.libraries as l; print(l.find_library('simple_add').path, l.find_library('rms_norm').origin)"
+    output = run_script(script, preload=str(copy)).stdout.split()
+    assert output == [str(copy), "checkout"]
+
+
+def test_two_preloaded_libraries_with_one_op(tmp_path):
+    copy = shutil.copy(BUILT / "libsimple_add.so", tmp_path)
+    result = run_script("import torch_xla", preload=f"{BUILT / 'libsimple_add.so'}:{copy}", check=False)
+    assert "simple_add: LD_PRELOAD: expected one library with this op, got" in result.stderr
+    assert str(copy) in result.stderr and str(BUILT / "libsimple_add.so") in result.stderr
+
+
+def test_two_libraries_with_one_target(tmp_path, probe_library):
+    other = compile_library(ROOT / "tests/probe/probe_ffi.cc", tmp_path / "libother.so")
+    with pytest.raises(
+        LibraryError, match=r"expected one library with xla_gpu_probe_attributes, got .*libprobe.so and .*libother.so"
+    ):
+        registry.register_library(Library(other, "preloaded", read_op_table(other)))
+
+
+def test_library_of_another_kind_has_no_table():
+    assert (
+        read_op_table(
+            Path(
+                next(
+                    line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/libm.so" in line
+                )
+            )
+        )
+        is None
+    )
+
+
+@pytest.mark.parametrize("kept", [0, 10, 63, 64, 1000, 0.5, -1])
+def test_truncated_library(tmp_path, kept):
+    """dlopen on a library that was cut short ends in SIGBUS: the file must be refused before."""
+    content = (BUILT / "libsimple_add.so").read_bytes()
+    cut = tmp_path / "libsimple_add.so"
+    cut.write_bytes(content[: int(len(content) * kept) if isinstance(kept, float) else kept])
+    with pytest.raises(LibraryError, match=r"simple_add: library: expected .*\n\nhint: devtool build simple_add"):
+        read_op_table(cut)
+
+
+def test_text_file_instead_of_a_library(tmp_path):
+    path = tmp_path / "libsimple_add.so"
+    path.write_text("not a library\n" * 100)
+    with pytest.raises(LibraryError, match="expected a 64-bit ELF library"):
+        read_op_table(path)
+
+
+def test_library_for_another_machine(tmp_path):
+    content = bytearray((BUILT / "libsimple_add.so").read_bytes())
+    content[18:20] = (183 if content[18] == 62 else 62).to_bytes(2, "little")
+    path = tmp_path / "libsimple_add.so"
+    path.write_bytes(content)
+    with pytest.raises(LibraryError, match=r"simple_add: library: expected code for .*, got ELF machine"):
+        read_op_table(path)
+
+
+def test_no_library_anywhere():
+    with pytest.raises(
+        LibraryError,
+        match=r"no_such_op: library: expected libno_such_op.so, got none[^$]*hint: devtool build no_such_op",
+    ):
+        find_library("no_such_op")
+
+
+def test_stale_library(tmp_path, monkeypatch):
+    kernels = tmp_path / "kernels"
+    shutil.copytree(ROOT / "kernels", kernels)
+    (tmp_path / "build").mkdir()
+    shutil.copytree(BUILT, tmp_path / "build/lib")
+    monkeypatch.setattr(libraries, "kernels_folder", lambda: kernels)
+    monkeypatch.setattr(libraries, "preloaded_libraries", lambda: ())
+    assert find_library("simple_add").origin == "checkout"
+    with (kernels / "simple_add/simple_add.h").open("a") as header:
+        header.write("// changed\n")
+    assert find_library("rms_norm").origin == "checkout"
+    with pytest.raises(
+        LibraryError, match=r"simple_add: library: expected build stamp .*\n\nhint: devtool build simple_add"
+    ):
+        find_library("simple_add")
+    with (kernels / "common/checks.h").open("a") as header:
+        header.write("// changed\n")
+    with pytest.raises(LibraryError, match="rms_norm: library: expected build stamp"):
+        find_library("rms_norm")
+
+
+def test_build_stamp_is_the_one_that_the_build_writes():
+    for op in ("simple_add", "rms_norm", "paged_attention"):
+        assert find_library(op).table.build_stamp == build_stamp(kernels_folder(), op)
+
+
+def test_installed_library_has_no_sources_to_be_stale_against(tmp_path, monkeypatch):
+    (tmp_path / "simple_add").mkdir()
+    shutil.copy(BUILT / "libsimple_add.so", tmp_path / "simple_add")
+    monkeypatch.setattr(libraries, "kernels_folder", lambda: tmp_path)
+    monkeypatch.setattr(libraries, "preloaded_libraries", lambda: ())
+    assert library_path("simple_add") == (tmp_path / "simple_add/libsimple_add.so", "installed")
+    assert find_library("simple_add").origin == "installed"
+
+
+def library(**changes) -> Library:
+    table = OpTable("rms_norm", (0, 1), ("80-real", "90a-real", "100-real", "100-virtual"), "", "", ())
+    return Library(Path("librms_norm.so"), "checkout", replace(table, **changes))
+
+
+def test_ffi_version():
+    registry.check_ffi_version(library(), (0, 1))
+    registry.check_ffi_version(library(ffi_api_version=(0, 0)), (0, 1))
+    for version in ((0, 2), (1, 0)):
+        with pytest.raises(
+            LibraryError, match=rf"rms_norm: FFI API version: expected 0.1 or .*, got {version[0]}.{version[1]}"
+        ):
+            registry.check_ffi_version(library(ffi_api_version=version), (0, 1))
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0)])
+def test_architecture_fits(capability):
+    registry.check_architecture(library(), capability)
+
+
+@pytest.mark.parametrize(
+    ("architectures", "capability"),
+    [
+        (("80-real", "90a-real", "100-real", "100-virtual"), (7, 5)),
+        (("90a-real",), (10, 0)),
+        (("80-real",), (9, 0)),
+        (("100-virtual",), (9, 0)),
+        (("86-real",), (8, 0)),
+        ((), (9, 0)),
+    ],
+)
+def test_architecture_does_not_fit(architectures, capability):
+    with pytest.raises(
+        LibraryError, match=f"rms_norm: CUDA architecture: expected code for sm_{capability[0]}{capability[1]}, got"
+    ):
+        registry.check_architecture(library(cuda_architectures=architectures), capability)
+
+
+def test_unknown_target_on_a_known_library():
+    with pytest.raises(
+        LibraryError, match=r"simple_add: target: expected xla_gpu_other on Host, got xla_gpu_simple_add on Host"
+    ):
+        registry.ensure_registered("simple_add", "xla_gpu_other", "Host")
+
+
+def test_a_broken_definition_does_not_hide_the_other_ops(tmp_path):
+    """`import pyxla` warns of the op whose file does not import and defines the rest."""
+    shutil.copytree(ROOT / "kernels", tmp_path / "pyxla_kernels")
+    (tmp_path / "pyxla_kernels/rms_norm/rms_norm.py").write_text("import no_such_module\n")
+    shutil.copytree(ROOT / "pyxla", tmp_path / "pyxla")
+    script = "import torch, pyxla; print(hasattr(torch.ops.xla_gpu, 'simple_add'))"
+    result = run_script(script, PYTHONPATH=str(tmp_path))
+    assert result.stdout.split() == ["True"]
+    assert "rms_norm: definition: expected an importable rms_norm.py, got ModuleNotFoundError" in result.stderr

@@ -1,0 +1,186 @@
+"""What a call says reaches the handler, and what the handler does reaches the caller: the probe ops, on XLA's CPU."""
+
+import math
+
+import pytest
+import torch
+import torch_xla
+
+from pyxla import hlo, hlo_text, testing
+from pyxla.errors import PyxlaError
+from tests.probe import probe_ops as ops
+
+pytestmark = pytest.mark.usefixtures("probe_library")
+DEVICE = torch_xla.device()
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    """Dynamo counts recompilations per code object, and all ops share CustomOp.__call__."""
+    torch._dynamo.reset()
+
+
+def attributes(**changes):
+    values = {
+        "integer": 7,
+        "number": 0.1,
+        "flag": True,
+        "string": "plain",
+        "integers": [1, -2],
+        "numbers": [0.5],
+        "maybe_integer": 3,
+        "maybe_number": 0.25,
+    } | changes
+    return values
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"integer": -(2**53), "flag": False},
+        {"integers": [], "numbers": []},
+        {"maybe_integer": None, "maybe_number": None},
+        {"maybe_integer": 0, "maybe_number": 0.0},
+        {"number": math.inf, "numbers": [-math.inf, math.nan, 1e-310]},
+        {"string": 'quote " backslash \\ newline \n é %d {}'},
+        {"string": ""},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_attributes_arrive(changes, compiled):
+    values = attributes(**changes)
+    call = torch.compile(ops.probe_attributes, backend="openxla", fullgraph=True) if compiled else ops.probe_attributes
+    want = ops.probe_attributes.reference(torch.zeros(1), **values)
+    got = call(torch.zeros(1, device=DEVICE), **values)
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g.cpu(), w, rtol=0, atol=0, equal_nan=True)
+
+
+def test_float_attribute_keeps_the_sign_of_zero():
+    """0.0 == -0.0, so a cache keyed by value alone returns the first one's result."""
+    for number in (0.0, -0.0, 0.0):
+        got = ops.probe_attributes(torch.zeros(1, device=DEVICE), **attributes(number=number))[0].cpu()
+        assert math.copysign(1.0, got[1].item()) == math.copysign(1.0, number)
+
+
+def test_changed_attributes_change_the_result():
+    got = [ops.probe_attributes(torch.zeros(1, device=DEVICE), **attributes(integer=i))[0][0].item() for i in (1, 2, 1)]
+    assert got == [1.0, 2.0, 1.0]
+
+
+@pytest.mark.parametrize("with_a", [False, True])
+@pytest.mark.parametrize("with_b", [False, True])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_optional_tensors(with_a, with_b, compiled):
+    call = torch.compile(ops.probe_optionals, backend="openxla", fullgraph=True) if compiled else ops.probe_optionals
+    a = torch.tensor([2.0], device=DEVICE) if with_a else None
+    b = torch.tensor([3.0], device=DEVICE) if with_b else None
+    got = call(a, torch.ones(2, device=DEVICE), b)
+    assert got.cpu().tolist() == [1.0 + 2 * with_a + 30 * with_b] * 2
+
+
+def test_zero_operands_and_result_shape_in_the_cache_key():
+    for n, start in ((3, 0), (5, 0), (3, 4)):
+        got = ops.probe_iota(n, start, DEVICE)
+        assert got.device.type == "xla"
+        assert got.cpu().tolist() == [float(start + i) for i in range(n)]
+    assert ops.probe_iota(2, 1, torch.device("cpu")).tolist() == [1.0, 2.0]
+    text = hlo.lowered([ops.probe_iota(4, 9, DEVICE)])
+    (call,) = hlo_text.custom_calls(text, "xla_gpu_probe_iota")
+    assert call.operands == () and "custom-call()" in text
+
+
+def test_zero_operands_compiled():
+    compiled = torch.compile(lambda x: x + ops.probe_iota(3, 5, x.device), backend="openxla", fullgraph=True)
+    assert compiled(torch.ones(3, device=DEVICE)).cpu().tolist() == [6.0, 7.0, 8.0]
+
+
+@pytest.mark.parametrize("size", [4, 1024])
+def test_in_place_lazily_without_a_copy(size):
+    cache, update = torch.ones(size, device=DEVICE), torch.arange(float(size), device=DEVICE)
+    torch_xla.sync(wait=True)
+    with hlo.optimized_modules() as modules:
+        total = ops.probe_accumulate(cache, update)
+        torch_xla.sync(wait=True)
+    testing.check_in_place(ops.probe_accumulate, modules, count=1)
+    assert cache.cpu().tolist() == [1.0 + i for i in range(size)]
+    assert total.item() == cache.cpu().sum().item()
+
+
+def test_in_place_compiled_without_a_copy():
+    compiled = torch.compile(lambda c, u: ops.probe_accumulate(c, u * 2), backend="openxla", fullgraph=True)
+    cache, update = torch.ones(6, device=DEVICE), torch.ones(6, device=DEVICE)
+    torch_xla.sync(wait=True)
+    with hlo.optimized_modules() as modules:
+        for step in range(1, 4):
+            total = compiled(cache, update)
+            torch_xla.sync(wait=True)
+            assert cache.cpu().tolist() == [1.0 + 2 * step] * 6
+            assert total.item() == 6 * (1.0 + 2 * step)
+    testing.check_in_place(ops.probe_accumulate, modules, count=1)
+
+
+@pytest.mark.filterwarnings("ignore:Found tensor with shape")  # torch_xla says that it moves CPU tensors
+def test_in_place_without_results():
+    cache = torch.zeros(3, device=DEVICE)
+    assert ops.probe_increment(cache, 1.5) is None
+    ops.probe_increment(cache, 2.0)
+    assert cache.cpu().tolist() == [3.5] * 3
+    compiled = torch.compile(lambda c: ops.probe_increment(c, 1.0), backend="openxla", fullgraph=True)
+    compiled(cache)
+    assert cache.cpu().tolist() == [4.5] * 3
+    on_cpu = torch.zeros(3)
+    ops.probe_increment(on_cpu, 1.5)
+    compiled(on_cpu)
+    assert on_cpu.tolist() == [2.5] * 3
+
+
+def test_in_place_leaves_other_tensors_alone():
+    """Tensors that still need the old buffer: a clone and a sum that are pending, and one that shares it."""
+    cache = torch.ones(3, device=DEVICE)
+    torch_xla.sync(wait=True)
+    clone, pending, shared = cache.clone(), cache + 1, cache.detach()
+    ops.probe_increment(cache, 5.0)
+    assert clone.cpu().tolist() == [1.0] * 3
+    assert pending.cpu().tolist() == [2.0] * 3
+    assert cache.cpu().tolist() == [6.0] * 3
+    assert shared.cpu().tolist() == [6.0] * 3
+
+
+def test_in_place_on_a_slice():
+    cache = torch.zeros(4, 3, device=DEVICE)
+    ops.probe_increment(cache[1:3, ::2], 1.0)
+    assert cache.cpu().tolist() == [[0, 0, 0], [1, 0, 1], [1, 0, 1], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("grain", [1, 3, 64, 10**6])
+def test_parallel_loop_visits_each_index_once(grain):
+    got = ops.probe_parallel_count(torch.zeros(1003, device=DEVICE), grain).cpu()
+    assert bool((got == 1).all())
+
+
+def test_opcheck():
+    torch.library.opcheck(ops.probe_accumulate.overload, (torch.ones(3), torch.ones(3)))
+    torch.library.opcheck(ops.probe_increment.overload, (torch.ones(3), 2.0))
+    torch.library.opcheck(ops.probe_optionals.overload, (None, torch.ones(3), torch.ones(1)))
+    torch.library.opcheck(ops.probe_attributes.overload, (torch.ones(1),), attributes())
+
+
+def test_error_from_the_handler():
+    """XLA's exception arrives, and pyxla.sync takes the second one that torch_xla keeps for the next operation."""
+    from pyxla import sync
+
+    bad = torch.tensor([-1.0], device=DEVICE)
+    torch_xla.sync(wait=True)
+    result = ops.probe_fail(bad)
+    with pytest.raises(PyxlaError, match="probe_fail: x: expected a first element that is not negative, got -1"):
+        sync()
+    del result
+    assert (torch.ones(2, device=DEVICE) + 1).cpu().tolist() == [2.0, 2.0]
+
+
+def test_missing_argument():
+    with pytest.raises(RuntimeError, match="missing value for argument 'update'"):
+        torch.ops.xla_gpu.probe_accumulate(torch.ones(1))
