@@ -30,17 +30,19 @@ class Lowering:
         self._infer_results = infer_results
         self._computations: dict[tuple, Any] = {}
         self._name = f"xla_gpu::{op}"
-        self._keys = tuple(_KEYS[a.kind] for a in schema.arguments)
-        self._tensor_indices = tuple(a.index for a in schema.tensors)
+        self._pack = _packer(schema)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        arguments = self._schema.bind(args, kwargs)
-        key = tuple([key(value) for key, value in zip(self._keys, arguments, strict=True)])
+        key, operands = self._pack(*args, **kwargs)
         computation = self._computations.get(key)
         if computation is None:
-            computation = self._computations[key] = self._computation(arguments)
-        tensors = [arguments[i] for i in self._tensor_indices if arguments[i] is not None]
-        results = _user_computation()(self._name, tensors or [self._unused_operand(arguments)], computation)
+            computation = self._computations[key] = self._computation(self._schema.bind(args, kwargs))
+        try:
+            results = _user_computation(self._name, operands or [self._unused_operand(args, kwargs)], computation)
+        except RuntimeError:
+            # The key leaves devices out: it is XLA that refuses a CPU tensor in a call that it has seen before.
+            self._check_devices(self._schema.bind(args, kwargs))
+            raise
         return results[0] if len(results) == 1 else tuple(results)
 
     def custom_call(self, arguments: tuple) -> CustomCall:
@@ -87,44 +89,40 @@ class Lowering:
                     f"move it: {argument.name}.to(torch_xla.device())",
                 )
 
-    def _unused_operand(self, arguments: tuple) -> torch.Tensor:
-        device = arguments[self._schema.device.index]
+    def _unused_operand(self, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
+        device = self._schema.bind(args, kwargs)[self._schema.device.index]
         return torch.zeros((), dtype=torch.bool, device=device)
 
 
 def _without_data(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
-    return torch.empty(value.shape, dtype=value.dtype, device="meta", requires_grad=False)
+    return torch.empty(value.shape, dtype=value.dtype, device="meta")
 
 
-def _tensor_key(tensor: torch.Tensor | None) -> Any:
-    # The device is part of the key so that a CPU tensor among XLA tensors reaches the check.
-    return None if tensor is None else (tensor.shape, tensor.dtype, tensor.device.type)
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _float_key(value: float | None) -> Any:
-    # 0.0 == -0.0, but they are different attributes.
-    return value or repr(value)
-
-
-_KEYS: dict[str, Callable[[Any], Any]] = {
-    "Tensor": _tensor_key,
-    "Tensor?": _tensor_key,
-    "int": _same,
-    "int?": _same,
-    "bool": _same,
-    "str": _same,
-    "float": _float_key,
-    "float?": _float_key,
-    "int[]": tuple,
-    "float[]": lambda values: tuple(map(_float_key, values)),
-    "Device": _same,
+# What an argument adds to the key of a computation. 0.0 == -0.0, but they are different attributes; so is a NaN.
+_KEYS = {
+    "Tensor": "{0}.shape, {0}.dtype",
+    "Tensor?": "{0} is not None and ({0}.shape, {0}.dtype)",
+    "float": "{0} or repr({0})",
+    "float?": "{0} or repr({0})",
+    "int[]": "tuple({0})",
+    "float[]": "tuple(map(repr, {0}))",
 }
+
+
+def _packer(schema: Schema) -> Callable[..., tuple[tuple, list[torch.Tensor]]]:
+    """Compiles the function from an op's arguments to (key, operands): written out per op, as it runs on every call."""
+    names = [a.name for a in schema.arguments]
+    parameters = [f"{n}=_default_{n}" if n in schema.defaults else n for n in names]
+    key = "".join(_KEYS.get(a.kind, "{0}").format(a.name) + ", " for a in schema.arguments)
+    operands = f"[{', '.join(a.name for a in schema.tensors)}]"
+    if any(a.kind == "Tensor?" for a in schema.tensors):
+        operands = f"[t for t in {operands} if t is not None]"
+    return eval(
+        f"lambda {', '.join(parameters)}: (({key}), {operands})",
+        {f"_default_{n}": v for n, v in schema.defaults.items()},
+    )
 
 
 def _platform() -> str:
@@ -133,7 +131,10 @@ def _platform() -> str:
     return "Host" if torch_xla.runtime.device_type() == "CPU" else torch_xla.runtime.device_type()
 
 
-def _user_computation() -> Callable:
+def _user_computation(*arguments: Any) -> list[torch.Tensor]:
+    # Replaces itself: torch_xla may still be on its way in when this module is imported (pyxla.autoload).
+    global _user_computation
     import torch_xla
 
-    return torch_xla._XLAC._xla_user_computation
+    _user_computation = torch_xla._XLAC._xla_user_computation
+    return _user_computation(*arguments)

@@ -5,43 +5,75 @@
 #include <cstring>
 
 #include "common/ffi.h"
+#include "common/multiversion.h"
 
 namespace pyxla {
 
-using F16 = _Float16;
+struct F16 {
+  uint16_t bits;
+};
 
 struct BF16 {
   uint16_t bits;
 };
 
-inline float ToFloat(float value) { return value; }
-inline float ToFloat(F16 value) { return static_cast<float>(value); }
-inline float ToFloat(BF16 value) {
-  const uint32_t bits = static_cast<uint32_t>(value.bits) << 16;
-  float result;
-  std::memcpy(&result, &bits, sizeof(result));
-  return result;
+// Conversions by bits, without branches, so that loops over them become vector code on any machine. XLA's threads
+// flush subnormal floats to zero: no step below forms one.
+
+PYXLA_INLINE float BitsToFloat(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+PYXLA_INLINE uint32_t FloatToBits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+PYXLA_INLINE float ToFloat(float value) { return value; }
+
+PYXLA_INLINE float ToFloat(BF16 value) { return BitsToFloat(static_cast<uint32_t>(value.bits) << 16); }
+
+PYXLA_INLINE float ToFloat(F16 value) {
+  constexpr uint32_t kInfinity = 31u << 23, kRebias = (127u - 15u) << 23;
+  const uint32_t magnitude = static_cast<uint32_t>(value.bits & 0x7fff) << 13;
+  const uint32_t exponent = magnitude & kInfinity;
+  // A subnormal is a fraction of 2^-14: form 2^-14 + fraction, then take 2^-14 away.
+  const uint32_t subnormal = FloatToBits(BitsToFloat(magnitude + kRebias + (1u << 23)) - BitsToFloat(113u << 23));
+  const uint32_t normal = magnitude + kRebias + (exponent == kInfinity ? kRebias : 0);
+  return BitsToFloat((exponent == 0 ? subnormal : normal) | static_cast<uint32_t>(value.bits & 0x8000) << 16);
 }
 
 template <typename T>
-T FromFloat(float value);
+PYXLA_INLINE T FromFloat(float value);
 
 template <>
-inline float FromFloat<float>(float value) {
+PYXLA_INLINE float FromFloat<float>(float value) {
   return value;
 }
+
 template <>
-inline F16 FromFloat<F16>(float value) {
-  return static_cast<F16>(value);
-}
-template <>
-inline BF16 FromFloat<BF16>(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
+PYXLA_INLINE BF16 FromFloat<BF16>(float value) {
   // A NaN keeps its sign and stays a NaN: rounding could carry its payload into infinity.
+  const uint32_t bits = FloatToBits(value);
   const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;
   return {static_cast<uint16_t>(is_nan ? (bits >> 16) | 0x40 : rounded)};
+}
+
+template <>
+PYXLA_INLINE F16 FromFloat<F16>(float value) {
+  constexpr uint32_t kOverflow = (127u + 16u) << 23, kSmallestNormal = (127u - 14u) << 23;
+  const uint32_t bits = FloatToBits(value), magnitude = bits & 0x7fffffff;
+  // Round to nearest even at bit 13; a carry into the exponent is right, up to infinity.
+  const uint32_t normal = (magnitude + 0xfff + ((magnitude >> 13) & 1) - ((127u - 15u) << 23)) >> 13;
+  // Adding 0.5 shifts a subnormal's bits to the end of the mantissa, and the adder rounds.
+  const uint32_t subnormal = FloatToBits(BitsToFloat(magnitude) + 0.5f) - FloatToBits(0.5f);
+  const uint32_t special = magnitude > 0x7f800000 ? 0x7e00 : 0x7c00;
+  const uint32_t finite = magnitude < kSmallestNormal ? subnormal : normal;
+  return {static_cast<uint16_t>((magnitude >= kOverflow ? special : finite) | (bits >> 16 & 0x8000))};
 }
 
 template <typename T>

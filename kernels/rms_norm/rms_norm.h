@@ -4,8 +4,8 @@
 //   weight: [hidden], T or float, contiguous, read; null: all ones
 //   out:    [rows, hidden], T, contiguous, written
 //
-// T is float, bfloat16 or float16. Any number of rows, any hidden. The host adds the squares up in double, CUDA in
-// float; the result is rounded once.
+// T is float, bfloat16 or float16. Any number of rows, any hidden. Squares are added up in float or
+// better; the result is rounded once.
 // Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, arXiv:1910.07467.
 // Test: devtool test rms_norm
 #pragma once

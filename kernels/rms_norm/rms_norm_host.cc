@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "common/dtype.h"
@@ -10,33 +11,46 @@ namespace {
 using pyxla::BF16;
 using pyxla::F16;
 
-// Independent sums that the compiler keeps in vector registers: without them the order of the additions binds it.
+// A row is worked on in chunks, as float. A chunk's squares are added up by kLanes independent sums, which the compiler
+// keeps in vector registers, and the chunks in double: at most kChunk / kLanes float additions in a row.
 constexpr int kLanes = 16;
+constexpr int kChunk = 512;
+static_assert(kChunk % kLanes == 0, "a full chunk has no remainder");
 
-template <typename T, typename W>
-PYXLA_INLINE void Row(const T* x, const W* weight, T* out, int64_t hidden, double eps) {
-  double lanes[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= hidden; i += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const double value = pyxla::ToFloat(x[i + lane]);
-      lanes[lane] += value * value;
-    }
+template <typename T>
+PYXLA_INLINE void Load(const T* __restrict from, float* __restrict to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = pyxla::ToFloat(from[i]);
+}
+
+PYXLA_INLINE double SumOfSquares(const float* values) {
+  float lanes[kLanes] = {};
+  for (int i = 0; i < kChunk; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += values[i + lane] * values[i + lane];
   }
   double sum = 0;
-  for (; i < hidden; ++i) {
-    const double value = pyxla::ToFloat(x[i]);
-    sum += value * value;
+  for (float lane : lanes) sum += lane;
+  return sum;
+}
+
+template <typename T, typename W>
+PYXLA_INLINE void Row(const T* __restrict x, const W* __restrict weight, T* __restrict out, int64_t hidden,
+                      double eps) {
+  float values[kChunk], factors[kChunk];
+  double sum = 0;
+  for (int64_t begin = 0; begin < hidden; begin += kChunk) {
+    const int64_t count = std::min<int64_t>(kChunk, hidden - begin);
+    Load(x + begin, values, count);
+    std::fill(values + count, values + kChunk, 0.0f);
+    sum += SumOfSquares(values);
   }
-  for (double lane : lanes) sum += lane;
 
   const float scale = static_cast<float>(1.0 / std::sqrt(sum / static_cast<double>(hidden) + eps));
-  if (weight == nullptr) {
-    for (int64_t j = 0; j < hidden; ++j) out[j] = pyxla::FromFloat<T>(pyxla::ToFloat(x[j]) * scale);
-  } else {
-    for (int64_t j = 0; j < hidden; ++j) {
-      out[j] = pyxla::FromFloat<T>(pyxla::ToFloat(x[j]) * scale * pyxla::ToFloat(weight[j]));
-    }
+  std::fill(factors, factors + kChunk, 1.0f);
+  for (int64_t begin = 0; begin < hidden; begin += kChunk) {
+    const int64_t count = std::min<int64_t>(kChunk, hidden - begin);
+    Load(x + begin, values, count);
+    if (weight != nullptr) Load(weight + begin, factors, count);
+    for (int64_t i = 0; i < count; ++i) out[begin + i] = pyxla::FromFloat<T>(values[i] * scale * factors[i]);
   }
 }
 

@@ -1,0 +1,50 @@
+"""rms_norm's host handler on XLA's CPU against torch's own rms_norm on its CPU device, same threads.
+
+python benchmarks/bench_rms_norm.py
+"""
+
+import os
+
+import torch
+import torch_xla
+from paired import paired, table
+from pyxla_kernels.rms_norm.cases import arguments, torch_rms_norm
+from pyxla_kernels.rms_norm.rms_norm import rms_norm
+
+from pyxla.compare import compare
+
+SHAPES = [(1, 4096), (64, 4096), (2048, 4096), (512, 8192), (16, 262144)]
+
+# Calls per graph: a step of XLA costs more than a small rms_norm, and a model has many in a step.
+CHAIN = 10
+
+
+def main() -> None:
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    device = torch_xla.device()
+    rows = []
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for shape in SHAPES:
+            inputs = arguments(torch.Generator().manual_seed(0), shape, dtype, dtype)
+            x, weight = inputs["x"].to(device), inputs["weight"].to(device)
+            wide = rms_norm.reference(inputs["x"].double(), inputs["weight"].double(), inputs["eps"])
+            compare(f"rms_norm {shape}", rms_norm(x, weight, 1e-6).cpu(), wide)
+
+            def ours(x=x, weight=weight):
+                for _ in range(CHAIN):
+                    x = rms_norm(x, weight, 1e-6)
+                torch_xla.sync(wait=True)
+                return x
+
+            def theirs(x, weight, eps):
+                for _ in range(CHAIN):
+                    x = torch_rms_norm(x, weight, eps)
+                return x
+
+            times = paired({"pyxla": ours, "torch": lambda inputs=inputs: theirs(**inputs)}, rounds=15)
+            rows.append((f"{str(dtype)[6:]} {shape[0]} x {shape[1]}", times))
+    table(f"{CHAIN} rms_norm in a row on the CPU, {torch.get_num_threads()} threads", rows, "pyxla", "torch")
+
+
+if __name__ == "__main__":
+    main()
