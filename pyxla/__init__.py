@@ -1,6 +1,7 @@
 """Write a GPU kernel and use it from PyTorch through XLA.
 
-`import pyxla` defines every op that it finds as `torch.ops.xla_gpu.<op>`; the handlers are registered on first use.
+`import pyxla`, and with it `import torch_xla`, defines every op found as `torch.ops.xla_gpu.<op>`; the handlers are
+registered on first use.
 """
 
 from pyxla.check import Check

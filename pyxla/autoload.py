@@ -1,14 +1,17 @@
 """What `import torch_xla` loads by itself, through the entry point of group `torch_xla.plugins`.
 
-It makes `LD_PRELOAD=lib<op>.so python script.py` work for a script that knows only torch and torch_xla: the handlers
-of preloaded libraries are registered and their ops defined. Without a preloaded library it does next to nothing.
+Importing it imports pyxla, which defines every op; the handlers of preloaded libraries are registered at once. So
+`LD_PRELOAD=lib<op>.so python script.py` works for a script that knows only torch and torch_xla.
 """
 
 from __future__ import annotations
 
-import os
+import warnings
 
 from torch_xla.experimental.plugins import DevicePlugin
+
+from pyxla.libraries import op_names
+from pyxla.registry import register_preloaded
 
 
 class Plugin(DevicePlugin):
@@ -16,10 +19,11 @@ class Plugin(DevicePlugin):
 
     def __init__(self) -> None:
         super().__init__()
-        if os.environ.get("LD_PRELOAD"):
-            from pyxla.ops import load_preloaded
-
-            load_preloaded()
+        known = set(op_names())
+        for library in register_preloaded():
+            op = library.table.op
+            if op not in known:
+                warnings.warn(f"{op}: definition: expected {op}.py, got none for {library.path}", stacklevel=2)
 
     def library_path(self) -> str:
         """There is no PJRT plugin behind this entry point."""

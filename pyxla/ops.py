@@ -6,7 +6,6 @@ import importlib
 import warnings
 
 from pyxla.libraries import KERNELS_PACKAGE, op_names
-from pyxla.registry import register_preloaded
 
 
 def load_op(name: str) -> None:
@@ -20,20 +19,5 @@ def load_all() -> None:
         try:
             load_op(name)
         except Exception as error:
-            warnings.warn(
-                f"{name}: definition: expected an importable {name}.py, got {type(error).__name__}: {error}",
-                stacklevel=2,
-            )
-
-
-def load_preloaded() -> None:
-    """Registers the handlers of the preloaded libraries and defines their ops."""
-    known = set(op_names())
-    for library in register_preloaded():
-        if library.table.op in known:
-            load_op(library.table.op)
-        else:
-            warnings.warn(
-                f"{library.table.op}: definition: expected {library.table.op}.py, got none for {library.path}",
-                stacklevel=2,
-            )
+            got = f"{type(error).__name__}: {error}"
+            warnings.warn(f"{name}: definition: expected an importable {name}.py, got {got}", stacklevel=2)

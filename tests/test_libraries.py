@@ -41,9 +41,24 @@ print(registry._registered[("xla_gpu_simple_add", "Host")])
     assert output == [str([[3.0] * 3] * 2), str(BUILT / "libsimple_add.so")]
 
 
-def test_without_preload_importing_torch_xla_defines_no_op():
-    script = "import torch, torch_xla; print(hasattr(torch.ops.xla_gpu, 'simple_add'))"
-    assert run_script(script).stdout.split() == ["False"]
+def test_without_preload_the_built_library_is_registered_on_first_use():
+    script = """
+import torch, torch_xla
+from pyxla import registry
+print(registry._registered)
+x = torch.ones(2).to(torch_xla.device())
+print(torch.ops.xla_gpu.simple_add(x, x).cpu().tolist(), registry._registered.keys())
+"""
+    output = run_script(script).stdout.splitlines()
+    assert output == ["{}", "[2.0, 2.0] dict_keys([('xla_gpu_simple_add', 'Host')])"]
+
+
+def test_preloaded_library_without_a_definition(tmp_path):
+    path = compile_library(ROOT / "tests/probe/probe_ffi.cc", tmp_path / "libprobe.so")
+    script = "import torch_xla; from pyxla import registry; print(len(registry._registered))"
+    result = run_script(script, preload=str(path))
+    assert result.stdout.split() == ["7"]
+    assert f"probe: definition: expected probe.py, got none for {path}" in result.stderr
 
 
 def test_preloaded_library_wins_over_the_built_one(tmp_path):
