@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_SHAPE = r"(?:\([^()]*\)|[a-z]\w*\[[\d,]*\](?:\{[^}]*\})?)"
-_INSTRUCTION = re.compile(
-    rf"^\s*(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<shape>{_SHAPE}) (?P<opcode>[\w\-]+)\((?P<rest>.*)$"
-)
+_START = re.compile(r"\s*(?:ROOT )?%?(?P<name>[\w.\-]+) = ")
+_ARRAY = re.compile(r"[a-z]\w*\[[^\]]*\]")
+_OPCODE = re.compile(r" (?P<opcode>[a-z][\w\-]*)(?=\()")
+_PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
 @dataclass(frozen=True)
@@ -46,34 +46,30 @@ class CustomCall:
 
 def instructions(text: str) -> list[Instruction]:
     """All instructions of all computations, in the order of the text."""
-    found = []
-    for line in text.splitlines():
-        match = _INSTRUCTION.match(line)
-        if match:
-            found.append(Instruction(match["name"], match["shape"], match["opcode"], line.strip()))
-    return found
+    return [found[0] for line in text.splitlines() if (found := _read(line))]
 
 
 def custom_calls(text: str, target: str | None = None) -> list[CustomCall]:
     """The custom calls of a module, all or those with this target."""
     calls = []
-    for instruction in instructions(text):
-        if instruction.opcode not in ("custom-call", "custom-call-start"):
+    for line in text.splitlines():
+        found = _read(line)
+        if found is None or found[0].opcode not in ("custom-call", "custom-call-start"):
             continue
-        line = instruction.line
-        name = _field(line, r'custom_call_target="([^"]*)"')
+        instruction, rest = found
+        fields = dict(part.partition("=")[::2] for part in _split(rest))
+        name = fields.get("custom_call_target", "").strip('"')
         if target is not None and name != target:
             continue
-        constraints = _braces(line, "operand_layout_constraints=")
         calls.append(
             CustomCall(
                 name=instruction.name,
                 target=name,
                 shape=instruction.shape,
-                operands=tuple(re.findall(_SHAPE, constraints)),
-                api_version=_field(line, r"api_version=(\w+)"),
-                aliasing=_braces(line, "output_to_operand_aliasing="),
-                attributes=_braces(line, "backend_config="),
+                operands=tuple(_split(_braced(fields, "operand_layout_constraints"))),
+                api_version=fields.get("api_version", ""),
+                aliasing=_braced(fields, "output_to_operand_aliasing"),
+                attributes=_braced(fields, "backend_config"),
             )
         )
     return calls
@@ -86,33 +82,69 @@ def copies(text: str) -> list[Instruction]:
 
 def input_output_aliases(text: str) -> list[tuple[int, int]]:
     """(output, parameter) pairs of the module's input_output_alias."""
-    header = text.partition("\n")[0]
-    return [
-        (int(o or 0), int(p)) for o, p in re.findall(r"\{(\d*)\}: \((\d+), \{", _braces(header, "input_output_alias="))
-    ]
+    header = next((line for line in text.splitlines() if line.startswith("HloModule")), "")
+    fields = dict(part.partition("=")[::2] for part in _split(header))
+    pairs = re.findall(r"\{(\d*)\}: \((\d+), \{", _braced(fields, "input_output_alias"))
+    return [(int(output or 0), int(parameter)) for output, parameter in pairs]
 
 
-def _field(line: str, pattern: str) -> str:
-    match = re.search(pattern, line)
-    return match[1] if match else ""
+def _read(line: str) -> tuple[Instruction, str] | None:
+    """The instruction of a line and what follows its operands; None for any other line."""
+    start = _START.match(line)
+    end = _shape_end(line, start.end()) if start else -1
+    opcode = _OPCODE.match(line, end) if end > 0 else None
+    if start is None or opcode is None:
+        return None
+    close = _closing(line, opcode.end())
+    instruction = Instruction(start["name"], line[start.end() : end], opcode["opcode"], line.strip())
+    return instruction, line[close + 1 :] if close > 0 else ""
 
 
-def _braces(line: str, prefix: str) -> str:
-    """What stands between the braces that follow `prefix`; strings inside may hold braces of their own."""
-    start = line.find(prefix)
-    if start < 0 or line[start + len(prefix) : start + len(prefix) + 1] != "{":
-        return ""
-    depth, quoted, begin = 0, False, start + len(prefix) + 1
-    position = begin - 1
-    while position < len(line):
-        character = line[position]
-        if character == "\\" and quoted:
-            position += 1
-        elif character == '"':
-            quoted = not quoted
-        elif not quoted and character in "{}":
-            depth += 1 if character == "{" else -1
-            if depth == 0:
-                return line[begin:position].strip()
+def _shape_end(line: str, start: int) -> int:
+    """Where the shape that begins at `start` ends: a tuple, or an array with or without layout; -1 if there is none."""
+    if line.startswith("(", start):
+        return _closing(line, start) + 1 or -1
+    array = _ARRAY.match(line, start)
+    if array is None or not line.startswith("{", array.end()):
+        return array.end() if array else -1
+    return _closing(line, array.end()) + 1 or -1
+
+
+def _braced(fields: dict[str, str], name: str) -> str:
+    """The field's text without the braces around it; empty if it has none."""
+    text = fields.get(name, "")
+    return text[1:-1].strip() if text.startswith("{") and text.endswith("}") else ""
+
+
+def _split(text: str) -> list[str]:
+    """The parts between the commas that stand in no bracket and in no string."""
+    parts, begin, position = [], 0, 0
+    while position <= len(text):
+        character = text[position : position + 1]
+        if character in ("", ","):
+            parts.append(text[begin:position].strip())
+            begin = position + 1
+        elif character == '"' or character in _PAIRS:
+            close = _closing(text, position)
+            position = close if close > 0 else len(text) - 1
         position += 1
-    return ""
+    return [part for part in parts if part]
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the bracket or quote at `start` closes; brackets in strings count for nothing. -1: nowhere."""
+    open_brackets: list[str] = []
+    position = start
+    while position < len(text):
+        character = text[position]
+        if character == '"':
+            while (position := position + 1) < len(text) and text[position] != '"':
+                position += text[position] == "\\"
+        elif character in _PAIRS:
+            open_brackets.append(_PAIRS[character])
+        elif open_brackets and character == open_brackets[-1]:
+            open_brackets.pop()
+        if not open_brackets:
+            return position if position < len(text) else -1
+        position += 1
+    return -1

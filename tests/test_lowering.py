@@ -184,3 +184,14 @@ def test_error_from_the_handler():
 def test_missing_argument():
     with pytest.raises(RuntimeError, match="missing value for argument 'update'"):
         torch.ops.xla_gpu.probe_accumulate(torch.ones(1))
+
+
+def test_tensors_on_two_devices():
+    """Before and after the same shapes have been seen: the key of a computation leaves devices out."""
+    on_xla, on_cpu = torch.ones(1, device=DEVICE), torch.ones(1)
+    for _ in range(2):
+        with pytest.raises(
+            PyxlaError, match="probe_optionals: b: expected a tensor on xla, as the others are, got cpu"
+        ):
+            ops.probe_optionals(None, on_xla, on_cpu)
+        assert ops.probe_optionals(None, on_xla, on_xla).cpu().tolist() == [11.0]

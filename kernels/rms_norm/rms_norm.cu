@@ -56,7 +56,9 @@ __global__ void __launch_bounds__(kMaxThreads) RmsNormKernel(Params p) {
     if (lane == 0) warp_sums[warp] = sum;
     __syncthreads();
     const float total = WarpSum(lane < warps ? warp_sums[lane] : 0.0f);
-    const float scale = rsqrtf(total / static_cast<float>(p.hidden) + static_cast<float>(p.eps));
+    // Once per row in double: rsqrtf is off by two units in the last place, which every element would inherit.
+    const float scale =
+        static_cast<float>(1.0 / sqrt(static_cast<double>(total) / static_cast<double>(p.hidden) + p.eps));
 
     // Scale and weight; x comes from the cache now.
     for (int64_t v = threadIdx.x; v < vectors; v += blockDim.x) {

@@ -1,0 +1,234 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyxla import testing
+from pyxla.compare import compare
+from pyxla.custom_call import CustomCall, attributes, tensor_type
+from pyxla_kernels.paged_attention.cases import BAD_INPUTS, CASES, RAGGED, arguments, integers, sequences
+from pyxla_kernels.paged_attention.paged_attention import paged_attention
+
+AT_RUN_TIME = [bad for bad in BAD_INPUTS if bad.at_run_time]
+BEFORE = [bad for bad in BAD_INPUTS if not bad.at_run_time]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """For torch's small products; XLA has its own threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def on_xla(arguments: dict) -> torch.Tensor:
+    """The result of the op on XLA tensors, as a CPU tensor."""
+    import torch_xla
+
+    device = torch_xla.device()
+    return paged_attention(**{n: v.to(device) if torch.is_tensor(v) else v for n, v in arguments.items()}).cpu()
+
+
+def is_cuda() -> bool:
+    import torch_xla.runtime
+
+    return torch_xla.runtime.device_type() == "CUDA"
+
+
+def dense(a: dict) -> torch.Tensor:
+    """Independent of the reference: one masked product per sequence, in float64, with torch's own attention inside."""
+    out = torch.zeros_like(a["query"], dtype=torch.float64)
+    for rows, first, keys, values in sequences(a):
+        group = a["query"].shape[1] // keys.shape[1]
+        query = a["query"][rows].double().transpose(0, 1)
+        keys, values = (t.double().repeat_interleave(group, dim=1).transpose(0, 1) for t in (keys, values))
+        end = first + keys.shape[1]
+        distance = torch.arange(end - query.shape[1], end)[:, None] - torch.arange(first, end)
+        hidden = (distance < 0) | (distance >= (a["sliding_window"] or math.inf))
+        if a["soft_cap"] is None:
+            result = torch.nn.functional.scaled_dot_product_attention(
+                query, keys, values, attn_mask=~hidden, scale=a["scale"]
+            )
+        else:
+            logits = a["soft_cap"] * torch.tanh(a["scale"] * query @ keys.transpose(1, 2) / a["soft_cap"])
+            result = logits.masked_fill(hidden, -math.inf).softmax(-1) @ values
+        out[rows] = result.transpose(0, 1)
+    return out
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
+def test_op(check, case):
+    check(paged_attention, case)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_reference_against_dense_attention(case):
+    a = case.arguments()
+    torch.testing.assert_close(testing.oracle(paged_attention, a)[0], dense(a), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("bad", BEFORE, ids=str)
+def test_bad_input(bad):
+    testing.check_bad_input(paged_attention, bad)
+
+
+@pytest.mark.parametrize("bad", AT_RUN_TIME, ids=str)
+def test_value_out_of_range(bad):
+    """XLA on the host raises; CUDA cannot, and shows NaN."""
+    if is_cuda():
+        assert on_xla(bad.arguments()).isnan().any()
+    else:
+        testing.check_bad_input(paged_attention, bad)
+
+
+@pytest.mark.parametrize("bad", BEFORE, ids=str)
+def test_handler_checks_what_python_checks(bad):
+    """A custom call that some other program built gets the same message from the handler."""
+    import torch_xla
+
+    a = bad.arguments()
+    tensors = [v for v in a.values() if torch.is_tensor(v)]
+    schema = paged_attention.schema
+    call = CustomCall(
+        target=paged_attention.target,
+        operands=tuple(tensor_type("paged_attention", "", t) for t in tensors),
+        results=(tensor_type("paged_attention", "", a["query"]),),
+        attributes=attributes({s.name: s.kind for s in schema.attributes}, [a[s.name] for s in schema.attributes]),
+    )
+    on_device = [t.to(torch_xla.device()) for t in tensors]
+    torch_xla.sync(wait=True)
+    try:
+        with pytest.raises(RuntimeError) as error:
+            torch_xla._XLAC._xla_user_computation("xla_gpu::test", on_device, call.computation())[0].cpu()
+        assert bad.message in str(error.value)
+    finally:
+        testing.drain_errors()
+
+
+# One set of shapes for all of hypothesis' batches: XLA compiles once per dtype and attribute.
+SEQS, ROWS, BLOCKS, BLOCK_SIZE, MAX_BLOCKS = 5, 24, 40, 8, 6
+
+
+@st.composite
+def ragged_batches(draw):
+    count = draw(st.integers(0, SEQS))
+    new = [draw(st.integers(0, ROWS // SEQS)) for _ in range(count)]
+    contexts = [draw(st.integers(n, MAX_BLOCKS * BLOCK_SIZE)) for n in new]
+    table = [[draw(st.integers(0, BLOCKS - 1)) for _ in range(MAX_BLOCKS)] for _ in range(SEQS)]
+    starts = [sum(new[:i]) for i in range(count + 1)]
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 99)))
+    dtype = draw(st.sampled_from([torch.float32, torch.bfloat16, torch.float16]))
+    return {
+        "query": torch.randn(ROWS, 4, 24, generator=generator).to(dtype),
+        "kv_cache": torch.randn(2, BLOCKS, BLOCK_SIZE, 2, 24, generator=generator).to(dtype),
+        "context_lens": integers(*contexts, *[-1] * (SEQS - count)),
+        "block_tables": integers(*sum(table, [])).reshape(SEQS, MAX_BLOCKS),
+        "query_start_loc": integers(*starts, *[99] * (SEQS - count)),
+        "num_seqs": integers(count),
+        "scale": 0.3,
+        "sliding_window": draw(st.sampled_from([None, 1, 5, 30])),
+        "soft_cap": draw(st.sampled_from([None, 1.5])),
+    }
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(ragged_batches())
+def test_any_ragged_batch(batch):
+    want = dense(batch)
+    torch.testing.assert_close(testing.oracle(paged_attention, batch)[0], want, rtol=1e-12, atol=1e-12)
+    compare("paged_attention", on_xla(batch), want)
+
+
+def test_other_lengths_do_not_recompile():
+    generator = torch.Generator().manual_seed(0)
+    a = arguments(generator, RAGGED, torch.float32)
+    on_xla(a)
+    before = testing.compilations()
+    starts, lengths = a["query_start_loc"], a["context_lens"]
+    for seqs in (0, 3, len(lengths)):
+        on_xla(a | {"num_seqs": integers(seqs)})
+    new_tokens = starts.diff()
+    on_xla(a | {"context_lens": torch.maximum(new_tokens, lengths - 3)})
+    on_xla(a | {"query_start_loc": starts.clamp(max=30)})
+    assert testing.compilations() == before
+
+
+@pytest.mark.parametrize("where", [0, 1], ids=["key", "value"])
+@pytest.mark.parametrize("window", [None, 6])
+@pytest.mark.parametrize("position", [0, 11, 34, 39])
+def test_nan_reaches_the_rows_that_see_it_and_no_other(where, window, position):
+    """Sequence 0: 30 new tokens in a context of 40. Its neighbours in the tile must stay clean."""
+    a = arguments(torch.Generator().manual_seed(0), [(30, 40)], torch.float32, block_size=8, sliding_window=window)
+    block = a["block_tables"][0, position // 8].item()
+    if block < 0:
+        return  # before the window of all tokens: nothing may refer to it
+    a["kv_cache"][where, block, position % 8] = torch.nan
+    own = torch.arange(10, 40)
+    sees = (position <= own) & (position > own - (window or 40))
+    assert torch.equal(on_xla(a).isnan().all(dim=2).all(dim=1), sees)
+    assert torch.equal(on_xla(a).isnan().any(dim=2).any(dim=1), sees)
+    assert torch.equal(paged_attention(**a).isnan().any(dim=2).any(dim=1), sees)
+
+
+def test_infinite_value_is_weighed_as_torch_does():
+    a = arguments(torch.Generator().manual_seed(0), [(4, 20)], torch.float32)
+    a["kv_cache"][1, a["block_tables"][0, 0], 2] = math.inf
+    compare("paged_attention", on_xla(a), testing.oracle(paged_attention, a)[0])
+
+
+@pytest.mark.parametrize("lengths", [[(1, 1500)], [(40, 77)]], ids=["decode", "prefill"])
+def test_row_depends_bit_for_bit_on_its_sequence_alone(lengths):
+    alone = arguments(torch.Generator().manual_seed(0), lengths, torch.float32)
+    new, context = lengths[0]
+    others = {"query": torch.randn(9, 8, 64), "table": alone["block_tables"].flip(1).clamp(min=0)}
+    batch = alone | {
+        "query": torch.cat([others["query"], alone["query"], others["query"]]),
+        "context_lens": integers(context, context, 1200),
+        "block_tables": torch.cat([others["table"], alone["block_tables"], others["table"]]),
+        "query_start_loc": integers(0, 9, 9 + new, 18 + new),
+        "num_seqs": integers(3),
+    }
+    if len(alone["block_tables"][0]) * 16 < 1200:
+        batch["context_lens"][2] = context
+    assert torch.equal(on_xla(batch)[9 : 9 + new], on_xla(alone))
+
+
+def test_weights_of_any_size_are_exact():
+    """e^x of the host's vector code, for x from 0 to where it underflows: two keys, values 0 and 1, one logit is 0."""
+    x = -torch.linspace(0, 86, 400)
+    count = len(x)
+    cache = torch.zeros(2, count, 2, 1, 8)
+    cache[0, :, 1, 0, 0], cache[1, :, 1] = x, 1
+    a = {
+        "query": torch.ones(count, 1, 8),
+        "kv_cache": cache,
+        "context_lens": integers(*[2] * count),
+        "block_tables": torch.arange(count, dtype=torch.int32)[:, None],
+        "query_start_loc": torch.arange(count + 1, dtype=torch.int32),
+        "num_seqs": integers(count),
+        "scale": 1.0,
+    }
+    want = torch.sigmoid(x.double())
+    assert ((on_xla(a)[:, 0, 0].double() - want).abs() / want).max() < 4e-7
+    # With a cap of 90 the logits are 90 tanh(x / 90): tanh near 0 and far from it.
+    want = torch.sigmoid(90 * torch.tanh(x.double() / 90))
+    assert ((on_xla(a | {"soft_cap": 90.0})[:, 0, 0].double() - want).abs() / want).max() < 4e-5
+
+
+def test_transposed_and_sliced_operands():
+    a = arguments(torch.Generator().manual_seed(0), RAGGED, torch.float32)
+    want = testing.oracle(paged_attention, a)[0]
+    import torch_xla
+
+    device = torch_xla.device()
+    views = {n: v.to(device) if torch.is_tensor(v) else v for n, v in a.items()}
+    views["query"] = a["query"].transpose(0, 1).contiguous().to(device).transpose(0, 1)
+    views["kv_cache"] = torch.cat([a["kv_cache"], a["kv_cache"]], dim=3).to(device)[:, :, :, 2:]
+    views["block_tables"] = torch.cat([a["block_tables"], a["block_tables"]], dim=1).to(device)[
+        :, : a["block_tables"].shape[1]
+    ]
+    compare("paged_attention", paged_attention(**views).cpu(), want)
