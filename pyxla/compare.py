@@ -25,6 +25,7 @@ def compare(
         peer_error: largest absolute error of torch's own op in the same dtype; None, or NaN, which says nothing: no
             such limit.
     """
+    __tracebackhide__ = True  # pytest then shows the message and not this function
     assert got.shape == want.shape, f"{where}: shape: expected {tuple(want.shape)}, got {tuple(got.shape)}"
     if not got.is_floating_point():
         differs = got != want.to(got.dtype)

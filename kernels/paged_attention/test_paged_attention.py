@@ -85,7 +85,8 @@ def test_value_out_of_range(bad):
         testing.check_bad_input(paged_attention, bad)
 
 
-@pytest.mark.parametrize("bad", BEFORE, ids=str)
+# XLA leaves out a call whose result has no element.
+@pytest.mark.parametrize("bad", [bad for bad in BEFORE if bad.arguments()["query"].numel()], ids=str)
 def test_handler_checks_what_python_checks(bad):
     """A custom call that some other program built gets the same message from the handler."""
     import torch_xla
