@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -37,6 +38,8 @@ class Lowering:
         computation = self._computations.get(key)
         if computation is None:
             computation = self._computations[key] = self._computation(self._schema.bind(args, kwargs))
+        if _platform() == "Host":
+            await_uploads(operands)
         try:
             results = _user_computation(self._name, operands or [self._unused_operand(args, kwargs)], computation)
         except RuntimeError:
@@ -125,6 +128,30 @@ def _packer(schema: Schema) -> Callable[..., tuple[tuple, list[torch.Tensor]]]:
     )
 
 
+# XLA's CPU client copies what is smaller at once, what is larger in the background.
+_BACKGROUND_COPY_BYTES = 64 * 1024
+# These cannot be exported, so nobody can wait for them.
+_WITHOUT_DLPACK = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def await_uploads(tensors: list[torch.Tensor]) -> None:
+    """Waits for copies to XLA's CPU that still run in the background; pending computations stay pending.
+
+    A computation whose inputs are on their way runs later, on a thread of XLA's, and then a handler's error stays in
+    the result's buffer: reading that aborts the process, inside torch_xla. With inputs at hand it is an exception.
+    """
+    large = [t for t in tensors if t.nbytes > _BACKGROUND_COPY_BYTES and t.dtype not in _WITHOUT_DLPACK]
+    if large:
+        import torch_xla
+
+        to_compute = torch_xla._XLAC._check_tensor_need_materialization(large)
+        for tensor, pending in zip(large, to_compute, strict=True):
+            if not pending:
+                # What has a buffer is exported, which waits for it, and the export is dropped.
+                torch_xla._XLAC._to_dlpack(tensor)
+
+
+@cache
 def _platform() -> str:
     import torch_xla.runtime
 

@@ -163,7 +163,7 @@ def check_bad_input(op: CustomOp, bad: BadInput) -> None:
                 f"expected a PyxlaError before XLA sees the graph, got {error!r}"
             )
         else:
-            raise AssertionError(f"{op.name}: expected an error on {place}, got {results}")
+            raise AssertionError(f"{op.name}: expected {bad.message!r} on {place}, got no error")
         finally:
             drain_errors()
     one = torch.ones(2, device=_device()) + 1

@@ -181,6 +181,27 @@ def test_error_from_the_handler():
     assert (torch.ones(2, device=DEVICE) + 1).cpu().tolist() == [2.0, 2.0]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.bool, torch.float8_e4m3fn])
+def test_await_uploads_takes_every_dtype(dtype):
+    from pyxla.lowering import await_uploads
+
+    tensor = torch.zeros(1 << 20).to(dtype).to(DEVICE)
+    pending = tensor.to(torch.float32) + 1
+    await_uploads([tensor, pending])
+    assert pending.cpu().min().item() == 1.0
+
+
+def test_error_from_the_handler_right_after_a_large_upload():
+    """XLA copies large inputs in the background, and used to abort the process when a handler then failed."""
+    from pyxla import drain_errors
+
+    for _ in range(20):
+        bad = torch.full((1 << 20,), -1.0).to(DEVICE)
+        with pytest.raises(RuntimeError, match="probe_fail: x: expected a first element that is not negative"):
+            ops.probe_fail(bad).cpu()
+        drain_errors()
+
+
 def test_missing_argument():
     with pytest.raises(RuntimeError, match="missing value for argument 'update'"):
         torch.ops.xla_gpu.probe_accumulate(torch.ones(1))

@@ -107,7 +107,7 @@ def torch_attention(**a) -> torch.Tensor:
     out = torch.zeros_like(query)
     for rows, _, keys, values in sequences(a):
         new, context, group = rows.stop - rows.start, len(keys), query.shape[1] // keys.shape[1]
-        keys, values = (t.transpose(0, 1)[None] for t in (keys, values))
+        keys, values = (t.transpose(0, 1)[None].contiguous() for t in (keys, values))
         if new == 1:
             # All keys are seen: the heads of a group are the rows of one product.
             grouped = query[rows].unflatten(1, (-1, group))
@@ -221,56 +221,64 @@ def table_with(seq: int, index: int, block: int) -> torch.Tensor:
     return table
 
 
-def bad(name: str, message: str, at_run_time: bool = False, **changes) -> BadInput:
-    return BadInput(name, lambda g: changed(**changes), f"paged_attention: {message}", at_run_time)
+def bad(expected: str, got: str, argument: str | None = None, at_run_time: bool = False, **changes) -> BadInput:
+    """Good arguments with some changed; the message names `argument`, else the first one that changed."""
+    argument = argument or next(iter(changes))
+    message = f"paged_attention: {argument}: expected {expected}, got {got}"
+    return BadInput(f"{argument}-{got}".replace(" ", "-"), lambda g: changed(**changes), message, at_run_time)
+
+
+def bad_value(expected: str, got: str, **changes) -> BadInput:
+    return bad(expected, got, at_run_time=True, **changes)
+
+
+def size(*shape: int) -> torch.Tensor:
+    return torch.ones(shape)
 
 
 BAD_INPUTS = [
-    bad("query-dtype", "query: expected dtype float32 or bfloat16 or float16, got int32", query=torch.ones(6, 8, 64, dtype=torch.int32)),
-    bad("query-rank", "query: expected rank 3, got shape (6, 512)", query=torch.ones(6, 512)),
-    bad("d-12", "query: expected a last dimension of 8, 16, ... 256, got 12", query=torch.ones(6, 8, 12)),
-    bad("d-264", "query: expected a last dimension of 8, 16, ... 256, got 264", query=torch.ones(6, 8, 264)),
-    bad("d-0", "query: expected a last dimension of 8, 16, ... 256, got 0", query=torch.ones(6, 8, 0)),
-    bad("cache-dtype", "kv_cache: expected dtype float32, got float16", kv_cache=torch.ones(2, 64, 8, 2, 64, dtype=F16)),
-    bad("cache-rank", "kv_cache: expected rank 4 or 5, got shape (2, 64, 1024)", kv_cache=torch.ones(2, 64, 1024)),
-    bad("cache-keys-only", "kv_cache: expected a first dimension of 2, keys and values, got 1", kv_cache=torch.ones(1, 64, 8, 2, 64)),
-    bad("block-size-257", "kv_cache: expected a block size in [1, 256], got 257", kv_cache=torch.ones(2, 4, 257, 2, 64)),
-    bad("block-size-0", "kv_cache: expected a block size in [1, 256], got 0", kv_cache=torch.ones(2, 4, 0, 2, 64)),
-    bad("cache-d", "kv_cache: expected heads of query's size 64, got shape (2, 64, 8, 2, 32)", kv_cache=torch.ones(2, 64, 8, 2, 32)),
-    bad("cache-merged-d", "kv_cache: expected heads of query's size 64, got shape (2, 64, 8, 100)", kv_cache=torch.ones(2, 64, 8, 100)),
-    bad("heads-8-3", "query: expected a positive multiple of 3 kv heads, got 8", kv_cache=torch.ones(2, 64, 8, 3, 64)),
-    bad("kv-heads-0", "query: expected a positive multiple of 0 kv heads, got 8", kv_cache=torch.ones(2, 64, 8, 0, 64)),
-    bad("heads-0", "query: expected a positive multiple of 2 kv heads, got 0", query=torch.ones(6, 0, 64)),
-    bad("lens-dtype", "context_lens: expected dtype int32, got int64", context_lens=torch.tensor([20, 30, 3])),
-    bad("lens-rank", "context_lens: expected rank 1, got shape (1, 3)", context_lens=integers(20, 30, 3)[None]),
-    bad("tables-dtype", "block_tables: expected dtype int32, got float32", block_tables=torch.ones(3, 6)),
-    bad("tables-rank", "block_tables: expected rank 2, got shape (18,)", block_tables=torch.arange(18, dtype=torch.int32)),
-    bad("tables-seqs", "block_tables: expected shape (3, 9), got (2, 9)", block_tables=torch.arange(18, dtype=torch.int32).reshape(2, 9)),
-    bad("loc-dtype", "query_start_loc: expected dtype int32, got int64", query_start_loc=torch.tensor([0, 2, 3, 6])),
-    bad("loc-shape", "query_start_loc: expected shape (4,), got (3,)", query_start_loc=integers(0, 2, 6)),
-    bad("num-dtype", "num_seqs: expected dtype int32, got int64", num_seqs=torch.tensor([3])),
-    bad("num-scalar", "num_seqs: expected shape (1,), got ()", num_seqs=torch.tensor(3, dtype=torch.int32)),
-    bad("scale-nan", "scale: expected a finite number, got nan", scale=float("nan")),
-    bad("scale-inf", "scale: expected a finite number, got inf", scale=float("inf")),
-    bad("window-0", "sliding_window: expected a count of 1 or more, got 0", sliding_window=0),
-    bad("window-negative", "sliding_window: expected a count of 1 or more, got -3", sliding_window=-3),
-    bad("cap-0", "soft_cap: expected a finite number above 0, got 0", soft_cap=0.0),
-    bad("cap-nan", "soft_cap: expected a finite number above 0, got nan", soft_cap=float("nan")),
-    bad("num-4", "num_seqs: expected a count in [0, 3], got 4", True, num_seqs=integers(4)),
-    bad("num-negative", "num_seqs: expected a count in [0, 3], got -1", True, num_seqs=integers(-1)),
-    bad("loc-first", "query_start_loc: expected 0, got 1 at index 0", True, query_start_loc=integers(1, 2, 3, 6)),
-    bad("loc-falls", "query_start_loc: expected a row in [3, 6], got 2 at index 3", True, query_start_loc=integers(0, 2, 3, 2)),
-    bad("loc-beyond", "query_start_loc: expected a row in [3, 6], got 7 at index 3", True, query_start_loc=integers(0, 2, 3, 7)),
-    bad("length-negative", "context_lens: expected a length in [1, 48], got -1 at sequence 1", True, context_lens=integers(20, -1, 3)),
-    bad("length-short", "context_lens: expected a length in [3, 48], got 2 at sequence 2", True, context_lens=integers(20, 30, 2)),
-    bad("length-beyond", "context_lens: expected a length in [2, 48], got 49 at sequence 0", True, context_lens=integers(49, 30, 3)),
-    bad("block-negative", "block_tables: expected a block id in [0, 64), got -3 at sequence 1, index 3", True, block_tables=table_with(1, 3, -3)),
-    bad("block-beyond", "block_tables: expected a block id in [0, 64), got 64 at sequence 0, index 0", True, block_tables=table_with(0, 0, 64)),
-    bad(
-        "block-in-window",
-        "block_tables: expected a block id in [0, 64), got 2147483647 at sequence 1, index 2",
-        True,
-        block_tables=table_with(1, 2, 2**31 - 1),
-        sliding_window=10,
+    bad("dtype float32 or bfloat16 or float16", "int32", query=size(6, 8, 64).int()),
+    bad("rank 3", "shape (6, 512)", query=size(6, 512)),
+    bad("a last dimension of 8, 16, ... 256", "12", query=size(6, 8, 12)),
+    bad("a last dimension of 8, 16, ... 256", "264", query=size(6, 8, 264)),
+    bad("a last dimension of 8, 16, ... 256", "0", query=size(6, 8, 0)),
+    bad("dtype float32", "float16", kv_cache=size(2, 64, 8, 2, 64).half()),
+    bad("rank 4 or 5", "shape (2, 64, 1024)", kv_cache=size(2, 64, 1024)),
+    bad("a first dimension of 2, keys and values", "1", kv_cache=size(1, 64, 8, 2, 64)),
+    bad("a block size in [1, 256]", "257", kv_cache=size(2, 4, 257, 2, 64)),
+    bad("a block size in [1, 256]", "0", kv_cache=size(2, 4, 0, 2, 64)),
+    bad("heads of query's size 64", "shape (2, 64, 8, 2, 32)", kv_cache=size(2, 64, 8, 2, 32)),
+    bad("heads of query's size 64", "shape (2, 64, 8, 100)", kv_cache=size(2, 64, 8, 100)),
+    bad("a positive multiple of 3 kv heads", "8", "query", kv_cache=size(2, 64, 8, 3, 64)),
+    bad("a positive multiple of 0 kv heads", "8", "query", kv_cache=size(2, 64, 8, 0, 64)),
+    bad("a positive multiple of 2 kv heads", "0", "query", query=size(6, 0, 64)),
+    bad("dtype int32", "int64", context_lens=torch.tensor([20, 30, 3])),
+    bad("rank 1", "shape (1, 3)", context_lens=integers(20, 30, 3)[None]),
+    bad("dtype int32", "float32", block_tables=size(3, 6)),
+    bad("rank 2", "shape (18,)", block_tables=size(18).int()),
+    bad("shape (3, 9)", "(2, 9)", block_tables=size(2, 9).int()),
+    bad("dtype int32", "int64", query_start_loc=torch.tensor([0, 2, 3, 6])),
+    bad("shape (4,)", "(3,)", query_start_loc=integers(0, 2, 6)),
+    bad("dtype int32", "int64", num_seqs=torch.tensor([3])),
+    bad("shape (1,)", "()", num_seqs=integers(3)[0]),
+    bad("a finite number", "nan", scale=math.nan),
+    bad("a finite number", "inf", scale=math.inf),
+    bad("a count of 1 or more", "0", sliding_window=0),
+    bad("a count of 1 or more", "-3", sliding_window=-3),
+    bad("a finite number above 0", "0", soft_cap=0.0),
+    bad("a finite number above 0", "nan", soft_cap=math.nan),
+    # From here on only the data shows it.
+    bad_value("a count in [0, 3]", "4", num_seqs=integers(4)),
+    bad_value("a count in [0, 3]", "-1", num_seqs=integers(-1)),
+    bad_value("0", "1 at index 0", query_start_loc=integers(1, 2, 3, 6)),
+    bad_value("a row in [3, 6]", "2 at index 3", query_start_loc=integers(0, 2, 3, 2)),
+    bad_value("a row in [3, 6]", "7 at index 3", query_start_loc=integers(0, 2, 3, 7)),
+    bad_value("a length in [1, 48]", "-1 at sequence 1", context_lens=integers(20, -1, 3)),
+    bad_value("a length in [3, 48]", "2 at sequence 2", context_lens=integers(20, 30, 2)),
+    bad_value("a length in [2, 48]", "49 at sequence 0", context_lens=integers(49, 30, 3)),
+    bad_value("a block id in [0, 64)", "-3 at sequence 1, index 3", block_tables=table_with(1, 3, -3)),
+    bad_value("a block id in [0, 64)", "64 at sequence 0, index 0", block_tables=table_with(0, 0, 64)),
+    bad_value(
+        "a block id in [0, 64)", "99 at sequence 1, index 2", block_tables=table_with(1, 2, 99), sliding_window=10
     ),
-]  # fmt: skip
+]

@@ -234,7 +234,7 @@ void PagedAttentionHost(const Params& p, const ParallelFor& parallel_for) {
   // Rows past the last sequence are padding.
   const int64_t row_bytes = p.heads * p.head_dim * (p.dtype == Dtype::kFloat32 ? 4 : 2);
   const int64_t used = p.query_start_loc[p.num_seqs[0]];
-  std::memset(static_cast<char*>(p.out) + used * row_bytes, 0, (p.tokens - used) * row_bytes);
+  if (used < p.tokens) std::memset(static_cast<char*>(p.out) + used * row_bytes, 0, (p.tokens - used) * row_bytes);
 }
 
 }  // namespace paged_attention

@@ -1,15 +1,16 @@
 import math
+import re
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyxla_kernels.paged_attention.cases import BAD_INPUTS, CASES, RAGGED, arguments, changed, integers, sequences
+from pyxla_kernels.paged_attention.paged_attention import paged_attention
 
-from pyxla import testing
+from pyxla import ArgumentError, PyxlaError, sync, testing
 from pyxla.compare import compare
 from pyxla.custom_call import CustomCall, attributes, tensor_type
-from pyxla_kernels.paged_attention.cases import BAD_INPUTS, CASES, RAGGED, arguments, integers, sequences
-from pyxla_kernels.paged_attention.paged_attention import paged_attention
 
 AT_RUN_TIME = [bad for bad in BAD_INPUTS if bad.at_run_time]
 BEFORE = [bad for bad in BAD_INPUTS if not bad.at_run_time]
@@ -24,12 +25,21 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
-def on_xla(arguments: dict) -> torch.Tensor:
-    """The result of the op on XLA tensors, as a CPU tensor."""
+def to_xla(arguments: dict) -> dict:
+    """The arguments on the device, arrived there: a handler's error is raised when the graph runs only if its operands
+    are there by then; else it stays in the result, and reading that ends the process."""
     import torch_xla
 
-    device = torch_xla.device()
-    return paged_attention(**{n: v.to(device) if torch.is_tensor(v) else v for n, v in arguments.items()}).cpu()
+    moved = {n: v.to(torch_xla.device()) if torch.is_tensor(v) else v for n, v in arguments.items()}
+    for v in moved.values():
+        if torch.is_tensor(v):
+            v.cpu()
+    return moved
+
+
+def on_xla(arguments: dict) -> torch.Tensor:
+    """The result of the op on XLA tensors, as a CPU tensor."""
+    return paged_attention(**to_xla(arguments)).cpu()
 
 
 def is_cuda() -> bool:
@@ -78,11 +88,19 @@ def test_bad_input(bad):
 
 @pytest.mark.parametrize("bad", AT_RUN_TIME, ids=str)
 def test_value_out_of_range(bad):
-    """XLA on the host raises; CUDA cannot, and shows NaN."""
+    """CPU tensors and XLA on the host raise; CUDA cannot, and shows NaN."""
+    message = re.escape(bad.message)
+    with pytest.raises(ArgumentError, match=message):
+        paged_attention(**bad.arguments())
     if is_cuda():
         assert on_xla(bad.arguments()).isnan().any()
-    else:
-        testing.check_bad_input(paged_attention, bad)
+        return
+    arguments = to_xla(bad.arguments())
+    with pytest.raises(PyxlaError, match=message):
+        result = paged_attention(**arguments)  # kept: XLA leaves out what nobody holds
+        sync()
+    del result
+    assert on_xla(changed()).isfinite().all()
 
 
 # XLA leaves out a call whose result has no element.
@@ -92,22 +110,18 @@ def test_handler_checks_what_python_checks(bad):
     import torch_xla
 
     a = bad.arguments()
-    tensors = [v for v in a.values() if torch.is_tensor(v)]
-    schema = paged_attention.schema
+    operands = [v for v in to_xla(a).values() if torch.is_tensor(v)]
+    attribute_slots = paged_attention.schema.attributes
     call = CustomCall(
         target=paged_attention.target,
-        operands=tuple(tensor_type("paged_attention", "", t) for t in tensors),
+        operands=tuple(tensor_type("paged_attention", "", t) for t in operands),
         results=(tensor_type("paged_attention", "", a["query"]),),
-        attributes=attributes({s.name: s.kind for s in schema.attributes}, [a[s.name] for s in schema.attributes]),
+        attributes=attributes({s.name: s.kind for s in attribute_slots}, [a[s.name] for s in attribute_slots]),
     )
-    on_device = [t.to(torch_xla.device()) for t in tensors]
-    torch_xla.sync(wait=True)
-    try:
-        with pytest.raises(RuntimeError) as error:
-            torch_xla._XLAC._xla_user_computation("xla_gpu::test", on_device, call.computation())[0].cpu()
-        assert bad.message in str(error.value)
-    finally:
-        testing.drain_errors()
+    with pytest.raises(PyxlaError, match=re.escape(bad.message)):
+        result = torch_xla._XLAC._xla_user_computation("xla_gpu::test", operands, call.computation())
+        sync()
+    del result
 
 
 # One set of shapes for all of hypothesis' batches: XLA compiles once per dtype and attribute.
@@ -119,7 +133,7 @@ def ragged_batches(draw):
     count = draw(st.integers(0, SEQS))
     new = [draw(st.integers(0, ROWS // SEQS)) for _ in range(count)]
     contexts = [draw(st.integers(n, MAX_BLOCKS * BLOCK_SIZE)) for n in new]
-    table = [[draw(st.integers(0, BLOCKS - 1)) for _ in range(MAX_BLOCKS)] for _ in range(SEQS)]
+    table = [draw(st.integers(0, BLOCKS - 1)) for _ in range(SEQS * MAX_BLOCKS)]
     starts = [sum(new[:i]) for i in range(count + 1)]
     generator = torch.Generator().manual_seed(draw(st.integers(0, 99)))
     dtype = draw(st.sampled_from([torch.float32, torch.bfloat16, torch.float16]))
@@ -127,7 +141,7 @@ def ragged_batches(draw):
         "query": torch.randn(ROWS, 4, 24, generator=generator).to(dtype),
         "kv_cache": torch.randn(2, BLOCKS, BLOCK_SIZE, 2, 24, generator=generator).to(dtype),
         "context_lens": integers(*contexts, *[-1] * (SEQS - count)),
-        "block_tables": integers(*sum(table, [])).reshape(SEQS, MAX_BLOCKS),
+        "block_tables": integers(*table).reshape(SEQS, MAX_BLOCKS),
         "query_start_loc": integers(*starts, *[99] * (SEQS - count)),
         "num_seqs": integers(count),
         "scale": 0.3,
