@@ -43,7 +43,7 @@ struct Params {
   int64_t tokens, heads, kv_heads, head_dim;
   int64_t blocks, block_size;
   int64_t seqs, max_blocks;
-  int64_t window;  // a token sees itself and the window - 1 before it; INT64_MAX: all
+  int64_t window;  // a token sees itself and the window - 1 before it; INT32_MAX: all
   float scale;
   float soft_cap;  // 0: none
   Dtype dtype;
