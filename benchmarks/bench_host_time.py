@@ -21,7 +21,8 @@ def main() -> None:
         "torch.ops": lambda: torch.ops.xla_gpu.simple_add(a, b, 1.0),
         "native add": lambda: a + b,
     }
-    want = (a.cpu() + b.cpu()).tolist()
+    want = simple_add(a, b, 1.0).cpu().tolist()
+    assert want == (a.cpu() + b.cpu()).tolist()
     for name, call in calls.items():
         assert call().cpu().tolist() == want, f"{name}: wrong numbers, not timed"
 
