@@ -42,8 +42,12 @@ class Check:
         """Raises unless the tensor's dtype is one of `expected`, or one that the reference takes beside the kernel.
 
         Args:
+            argument: name of the argument, for the message.
+            tensor: the argument.
+            expected: dtypes that the kernel takes.
             reference: dtypes for CPU and CUDA tensors alone (float64, for gradcheck and oracle). On its way to XLA a
                 tensor is checked as a meta tensor, and these are refused.
+            hint: the fix, if there is one to tell.
         """
         names = " or ".join(dtype_name(dtype) for dtype in expected)
         allowed = tensor.dtype in expected or (tensor.dtype in reference and tensor.device.type != "meta")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from pyxla.errors import PyxlaError, mismatch
+
 DUMP_FLAGS = "--xla_dump_hlo_as_text"
 
 
@@ -39,9 +41,7 @@ def optimized_modules() -> Iterator[list[str]]:
     """
     folder = dump_folder()
     if folder is None:
-        raise RuntimeError(
-            "hlo: dump: expected --xla_dump_to in XLA_FLAGS, got none\n\nhint: call pyxla.hlo.dump_to first"
-        )
+        raise PyxlaError(mismatch("hlo", "dump", "--xla_dump_to in XLA_FLAGS", "none"), "call pyxla.hlo.dump_to first")
     pattern = "*after_optimizations.txt"
     before = set(folder.glob(pattern))
     modules: list[str] = []

@@ -1,0 +1,71 @@
+"""A copy of the checkout to build in, for the tests of devtool: they write ops, break them and kill builds."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import ROOT
+
+# Smaller than any real one: half a second instead of six, where the test is about the build and not about the op.
+TINY = "int answer();\nint answer() { return 42; }\n"
+
+
+class Tree:
+    """A checkout with simple_add as its only op.
+
+    Attributes:
+        root: its root; `kernels` is the folder of the ops.
+    """
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.kernels = root / "kernels"
+        for name in ("devtool", "pyxla"):
+            shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+        self.kernels.mkdir()
+        for name in ("CMakeLists.txt", "__init__.py"):
+            shutil.copy(ROOT / "kernels" / name, self.kernels)
+        for name in ("cmake", "common", "simple_add"):
+            shutil.copytree(ROOT / "kernels" / name, self.kernels / name)
+        for name in ("pyproject.toml", ".clang-format"):
+            shutil.copy(ROOT / name, root)
+        site = root / "site"
+        site.mkdir()
+        for name, folder in (("devtool", "devtool"), ("pyxla", "pyxla"), ("pyxla_kernels", "kernels")):
+            (site / name).symlink_to(root / folder)
+
+    def environment(self, **changes: str) -> dict[str, str]:
+        """The environment of a user: nothing preloaded, no CUDA code unless a test asks for it."""
+        ours = ("LD_PRELOAD", "XLA_FLAGS", "PJRT_DEVICE", "ASAN_OPTIONS", "PYTHONMALLOC", "PYTEST_ADDOPTS")
+        kept = {name: value for name, value in os.environ.items() if name not in ours}
+        return kept | {"PYTHONPATH": str(self.root / "site"), "PYXLA_CUDA": "off", "LC_ALL": "C"} | changes
+
+    def command(self, *arguments: str) -> list[str]:
+        """The command line of devtool in this tree."""
+        return [sys.executable, "-P", "-m", "devtool", *arguments]
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
+        """Runs devtool to its end."""
+        return subprocess.run(
+            self.command(*arguments), cwd=self.root, env=self.environment(**environment), capture_output=True, text=True
+        )
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen:
+        """Starts devtool in a process group of its own, as a shell does."""
+        return subprocess.Popen(
+            self.command(*arguments), cwd=self.root, env=self.environment(**environment), process_group=0,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def tiny_op(self, name: str, source: str = TINY) -> Path:
+        """Adds an op folder with one source file that compiles at once, and returns the file."""
+        path = self.kernels / name / f"{name}_ffi.cc"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(source)
+        return path
+
+    def library(self, op: str, folder: str = "lib") -> Path:
+        """Where the library of an op is built."""
+        return self.root / "build" / folder / f"lib{op}.so"

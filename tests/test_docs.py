@@ -1,0 +1,279 @@
+"""The docs are true: what they name exists, what they show runs, and docstrings fit their functions."""
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from devtool.cli import cli
+from tests.conftest import ROOT
+from tests.devtool_tree import Tree
+from tests.markdown import Page, matches, page, pages
+from tests.test_layers import files, name_of, python_files
+
+REQUIRED = [
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "kernels/README.md", "docs/guide/first-op.md"),
+    *("docs/concept/how-a-call-travels.md", "docs/measurements.md"),
+    *("docs/reference/cli.md", "docs/reference/errors.md", "docs/reference/python.md"),
+]
+OPS = {path.parent.name for path in ROOT.glob("kernels/*/*_ffi.cc")}
+# Ops that the docs make up: what a reader is told to create.
+EXAMPLES = {name for p in pages() for name in re.findall(r"new-op (?:--\S+ )?(\w+)", p.text)} - OPS | {"script"}
+each_page = pytest.mark.parametrize("document", pages(), ids=str)
+
+
+@pytest.mark.parametrize("name", [*REQUIRED, "LICENSE"])
+def test_there_is(name):
+    assert (ROOT / name).read_text().strip()
+
+
+@each_page
+def test_links_lead_somewhere(document):
+    for link in document.links:
+        if re.match(r"\w+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (document.path.parent / name).resolve() if name else document.path
+        assert target.exists(), f"{document} links to {link}"
+        assert not anchor or anchor in Page(target).anchors(), f"{document} links to {link}, which has no such heading"
+
+
+FOLDERS = r"pyxla|kernels|devtool|tests|docs|benchmarks|requirements|common|bin|\.ci"
+PATH = re.compile(rf"(?<![\w/.<-])(?:{FOLDERS})/[\w.*/-]*\w")
+FILE = re.compile(r"[\w-]+\.(?:py|h|cuh|cc|cu|md|toml|txt|in|cmake)")
+
+
+def is_example(name: str) -> bool:
+    stems = {re.sub(r"^test_|_ffi$|_host$", "", part.partition(".")[0]) for part in Path(name).parts}
+    return bool(stems & (EXAMPLES | {"NAME"}))
+
+
+@each_page
+def test_paths_exist(document):
+    """In code spans and in blocks, from the root, from the page or from kernels/."""
+    bases = (ROOT, document.path.parent, ROOT / "kernels")
+    for name in PATH.findall(document.text):
+        if not is_example(name):
+            assert any(any(base.glob(name)) for base in bases), f"{document} names {name}"
+
+
+@each_page
+def test_file_names_exist(document):
+    known = {path.name for path in files()}
+    for span in document.spans:
+        if FILE.fullmatch(span) and not is_example(span):
+            assert any(name.endswith(span) for name in known), f"{document} names {span}"
+
+
+def shown_commands(document) -> list[tuple[str, bool]]:
+    """(command line of devtool, whether it is whole): from blocks, and from code spans, where it may be a mention."""
+    lines = [line.removeprefix("$ ") for block in document.blocks for line in block.text.splitlines()]
+    found = [(line, True) for line in lines if re.match(r"(bin/)?devtool( |$)", line)]
+    return found + [(span, False) for span in document.spans if re.match(r"(bin/)?devtool( |$)", span)]
+
+
+def parse(line: str, *, whole: bool) -> None:
+    """Raises UsageError unless devtool takes the command line."""
+    words = [word for word in shlex.split(re.sub(r"<[^<>]*>", "NAME", line), comments=True)[1:] if word != "\\"]
+    try:
+        context = cli.make_context("devtool", list(words))
+        name, command, rest = cli.resolve_command(context, [*context._protected_args, *context.args])
+        command.make_context(name, rest, parent=context)
+    except click.exceptions.Exit:
+        pass  # --help
+    except (click.MissingParameter, click.exceptions.NoArgsIsHelpError):
+        assert not whole, f"expected a whole command, got {line}"
+
+
+@each_page
+def test_commands_parse(document):
+    for line, whole in shown_commands(document):
+        if "<command>" in line or "devtool: " in line:
+            continue
+        try:
+            parse(line, whole=whole)
+        except click.UsageError as error:
+            pytest.fail(f"{document} shows {line!r}: {error.format_message()}")
+
+
+def test_commands_are_found_and_judged():
+    assert len(shown_commands(page("docs/guide/first-op.md"))) > 5
+    parse("bin/devtool test rms_norm --sanitize address -- -k f32", whole=True)
+    for line in ("devtool biuld", "devtool build --fast", "devtool test --device tpu"):
+        with pytest.raises(click.UsageError):
+            parse(line, whole=True)
+
+
+@pytest.mark.parametrize("name", sorted(cli.commands))
+def test_examples_in_the_help_work(name):
+    (example,) = re.findall(r"Example: (devtool .*)", cli.commands[name].help)
+    parse(example, whole=True)
+    ops = OPS & set(shlex.split(example))
+    for case in re.findall(r"--case (\S+)", example):
+        listed = [sys.executable, "-P", "-m", "devtool", "hlo", *ops, "--list"]
+        output = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        assert case in [line.partition("\t")[0] for line in output.splitlines()], f"the help of {name} names {case}"
+
+
+@pytest.mark.parametrize(
+    "name", [str(p) for p in pages() if any("run" in b.words or b.words == ("diff",) for b in p.blocks)]
+)
+def test_what_is_shown_runs(name, tmp_path):
+    """A page's blocks marked `run`, and its diffs, one after the other in a copy of the checkout."""
+    tree = Tree(tmp_path)
+    blocks = page(name).blocks
+    for number, block in enumerate(blocks):
+        place = f"{name}:{block.line}"
+        if block.words == ("console", "run"):
+            for command, expected in block.commands():
+                got = run_command(tree, command)
+                assert matches(expected, got), f"{place}: {command}\nexpected:\n{expected}\ngot:\n{got}"
+        elif block.words == ("python", "run"):
+            script = [sys.executable, "-P", "-c", block.text]
+            environment = tree.environment(PJRT_DEVICE="CPU")
+            done = subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, text=True)
+            assert done.returncode == 0, f"{place}:\n{done.stderr}"
+            shown = blocks[number + 1 : number + 2]
+            if shown and shown[0].words == ("text", "output"):
+                assert matches(shown[0].text, done.stdout), f"{place} prints:\n{done.stdout}"
+        elif block.words == ("diff",):
+            apply_diff(tree.root, block.text, place)
+    stubs = [path for op in EXAMPLES for path in tree.kernels.glob(f"{op}/*") if "replace:" in path.read_text()]
+    assert not stubs, f"{name} leaves lines marked `replace:` in {', '.join(path.name for path in stubs)}"
+
+
+def run_command(tree: Tree, command: str) -> str:
+    """What the command prints on a terminal's two streams, in their order."""
+    words = shlex.split(command)
+    assert words[0] in ("devtool", "bin/devtool"), command
+    done = subprocess.run(
+        tree.command(*words[1:]), cwd=tree.root, env=tree.environment(), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    return done.stdout
+
+
+def apply_diff(root: Path, text: str, place: str) -> None:
+    """Replaces, in the file that the first line names, the lines of each hunk; they must stand there once."""
+    first, *hunks = re.split(r"^@@\n", text, flags=re.MULTILINE)
+    path = root / first.removeprefix("--- ").strip()
+    content = path.read_text()
+    for hunk in hunks:
+        lines = hunk.splitlines(keepends=True)
+        assert all(line[0] in " +-" for line in lines), f"{place}: expected a diff, got {hunk}"
+        old = "".join(line[1:] for line in lines if line[0] in " -")
+        new = "".join(line[1:] for line in lines if line[0] in " +")
+        assert content.count(old) == 1, (
+            f"{place}: expected this once in {first.strip()}, got {content.count(old)}:\n{old}"
+        )
+        content = content.replace(old, new)
+    path.write_text(content)
+
+
+@each_page
+def test_python_blocks_compile(document):
+    for block in document.blocks:
+        if block.words[:1] == ("python",):
+            compile(block.text, f"{document}:{block.line}", "exec")
+
+
+def test_readme_s_example_works():
+    (example,) = [block.text for block in page("README.md").blocks if block.words[:1] == ("python",)]
+    script = f"{example}\nassert y.cpu().shape == (4, 4096) and bool(y.cpu().isfinite().all())"
+    kept = {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "XLA_FLAGS")}
+    command = [sys.executable, "-P", "-c", script]
+    done = subprocess.run(command, env=kept | {"PJRT_DEVICE": "CPU"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def documented(node: ast.AST) -> dict[str, set[str]]:
+    """The sections of a docstring that list names, and the names: {"Args": {"x"}}."""
+    text = ast.get_docstring(node) or ""
+    sections = re.findall(r"^(Args|Attributes):\n((?: +.*\n?|\n)+)", text, re.MULTILINE)
+    groups = {title: re.findall(r"^    ((?:\w+, )*\w+):", body, re.MULTILINE) for title, body in sections}
+    return {title: {name for group in found for name in group.split(", ")} for title, found in groups.items()}
+
+
+def parameters(node: ast.FunctionDef) -> set[str]:
+    arguments = node.args
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+    return {argument.arg for argument in every if argument} - {"self", "cls", "ctx"}
+
+
+def fields(node: ast.ClassDef) -> set[str]:
+    """Annotated names of a class's body and all that its methods store in self."""
+    stored = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}
+    return stored | {n.target.id for n in node.body if isinstance(n, ast.AnnAssign)}
+
+
+def is_op(node: ast.FunctionDef) -> bool:
+    return any("custom_op" in ast.unparse(decorator) for decorator in node.decorator_list)
+
+
+@pytest.mark.parametrize(
+    "path", [*python_files("pyxla"), *python_files("kernels"), *python_files("devtool")], ids=name_of
+)
+def test_docstrings_fit_the_signatures(path):
+    """No docstring names an argument or attribute that is not there; for pyxla and for ops Args is complete."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef):
+            continue
+        where, sections, taken = f"{path.name}:{node.lineno} {node.name}", documented(node), set()
+        if isinstance(node, ast.ClassDef):
+            own = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
+            taken = parameters(own[0]) if own else set()
+            assert sections.get("Attributes", set()) <= fields(node) | taken, where
+        else:
+            taken = parameters(node)
+        if "Args" in sections:
+            assert sections["Args"] <= taken, where
+            public = path.is_relative_to(ROOT / "pyxla") and not node.name.startswith("_")
+            if public or (isinstance(node, ast.FunctionDef) and is_op(node)):
+                assert sections["Args"] == taken, where
+
+
+@pytest.mark.parametrize("path", python_files("pyxla"), ids=name_of)
+def test_public_names_have_docstrings(path):
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree), f"{path.name} says nothing about itself"
+    for node in [tree, *(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name[0] != "_")]:
+        for child in node.body:
+            if isinstance(child, ast.FunctionDef | ast.ClassDef) and not child.name.startswith(("_", "pytest_")):
+                assert ast.get_docstring(child), f"{path.name}:{child.lineno} {child.name}"
+
+
+# Where a reader may be sent. Package indexes are not among them: which one is used is the reader's setting.
+HOSTS = {"www.apache.org", "github.com", "arxiv.org", "openxla.org", "docs.pytorch.org", "keepachangelog.com"}
+HOST = re.compile(r"(?:\bhttps?://|(?<![\w@./-]))((?:[a-z0-9-]+\.)+(?:org|com|io|net|ai))(?![\w(-])")
+
+
+def test_no_file_names_a_package_index():
+    assert HOST.findall("see https://a.example.org/x or b.example.com.") == ["a.example.org", "b.example.com"]
+    found = {}
+    for path in files():
+        if path.suffix in {"", ".md", ".py", ".h", ".cc", ".cu", ".cmake", ".jinja", ".toml", ".txt", ".in"}:
+            found[name_of(path)] = set(HOST.findall(path.read_text())) - HOSTS
+    found = {name: hosts for name, hosts in found.items() if hosts}
+    assert found.pop("tests/test_docs.py") == {"a.example.org", "b.example.com"}
+    assert found == {}
+
+
+@each_page
+def test_nothing_is_left_to_fill_in(document):
+    assert not re.search(r"@@\w+@@|\bTODO\b|\bFIXME\b|\bXXX\b", document.text)
+
+
+@each_page
+def test_plain_words(document):
+    found = re.search(r"\b(simply|obviously|easily|seamless\w*|blazing\w*|powerful|leverag\w+)\b", document.prose, re.I)
+    assert found is None, f"{document} says {found[0]!r}"
+
+
+def test_changelog_has_a_place_for_the_next_version():
+    assert re.search(r"^## Unreleased\n\n### Added\n\n- ", page("CHANGELOG.md").text, re.MULTILINE)

@@ -1,0 +1,186 @@
+"""Who may know whom: devtool -> pyxla -> torch, kernels -> pyxla. And what stays light, and short."""
+
+import ast
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+KERNELS_PACKAGE = "pyxla_kernels"
+CODE = {".py", ".h", ".cuh", ".cc", ".cu", ".cmake", ".sh", ".jinja", ".lark"}
+MAX_LINES = 400
+OPS = sorted(path.parent.name for path in ROOT.glob("kernels/*/*_ffi.cc"))
+
+
+@cache
+def files() -> tuple[Path, ...]:
+    """The project's files: those that git knows or would take; without git (a source archive) those of its folders."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    if (ROOT / ".git").exists():
+        listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
+        return tuple(path for name in listed if (path := ROOT / name).is_file())
+    folders = ("pyxla", "devtool", "kernels", "tests", "benchmarks", "docs", "bin")
+    found = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    return tuple(p for p in (*found, *ROOT.glob("*.*")) if p.suffix not in (".pyc", ".so"))
+
+
+def python_files(folder: str) -> list[Path]:
+    return [p for p in files() if p.suffix == ".py" and p.is_relative_to(ROOT / folder)]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imports(path: Path, *, inside_functions: bool = True) -> set[str]:
+    """Full names of the modules that a file imports."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: expected an absolute import, got a relative one"
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+        if inside_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            for child in ast.iter_child_nodes(node):
+                visit(child)
+
+    visit(ast.parse(path.read_text(), filename=str(path)))
+    return found
+
+
+def packages(path: Path, *, inside_functions: bool = True) -> set[str]:
+    """Top-level packages that a file imports, without the standard library."""
+    names = {name.partition(".")[0] for name in imports(path, inside_functions=inside_functions)}
+    return names - set(sys.stdlib_module_names)
+
+
+def test_there_are_files_to_read():
+    assert len(files()) > 50 and python_files("pyxla") and python_files("devtool") and len(OPS) >= 3
+
+
+@pytest.mark.parametrize("path", python_files("pyxla"), ids=name_of)
+def test_pyxla_knows_neither_devtool_nor_the_kernels(path):
+    assert packages(path) <= {"torch", "torch_xla", "jaxlib", "pyxla"}
+
+
+@pytest.mark.parametrize("path", python_files("devtool"), ids=name_of)
+def test_devtool_imports_torch_and_pyxla_only_where_a_command_runs(path):
+    assert packages(path, inside_functions=False) <= {"devtool", "click", "lark", "jinja2"}
+    assert packages(path) <= {"devtool", "click", "lark", "jinja2", "rich", "pyxla", "torch", "torch_xla", "pytest"}
+
+
+@pytest.mark.parametrize("path", python_files("kernels"), ids=name_of)
+def test_an_op_knows_pyxla_torch_and_itself(path):
+    folder = path.relative_to(ROOT / "kernels").parts[0]
+    allowed = {"torch", "pyxla", KERNELS_PACKAGE}
+    if path.name.startswith("test_"):
+        allowed |= {"pytest", "hypothesis", "torch_xla"}
+    assert packages(path) <= allowed
+    own = {name for name in imports(path) if name.partition(".")[0] == KERNELS_PACKAGE}
+    assert all(name.startswith(f"{KERNELS_PACKAGE}.{folder}") for name in own), own
+
+
+def loaded_by(code: str) -> set[str]:
+    """Top-level packages in a fresh process after it ran the code."""
+    script = f"import sys\ntry:\n    {code}\nfinally:\n    print('\\n'.join(sys.modules), file=sys.stderr)"
+    command = [sys.executable, "-c", script]
+    result = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    return {name.partition(".")[0] for name in result.stderr.split()}
+
+
+def test_devtool_help_is_light():
+    loaded = loaded_by("sys.argv = ['devtool', '--help']; from devtool.cli import main; main()")
+    assert {"devtool", "click"} <= loaded
+    assert not loaded & {"torch", "torch_xla", "pyxla", "rich", "jinja2", "lark", "numpy", "pytest"}
+
+
+def test_importing_pyxla_loads_no_converter():
+    """jaxlib takes longer to load than all of pyxla; it is needed when the first custom call is made."""
+    loaded = loaded_by("import pyxla")
+    assert {"pyxla", "torch", KERNELS_PACKAGE} <= loaded
+    assert not loaded & {"jaxlib", "jax", "devtool", "pytest", "hypothesis"}
+
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+CPP = [p for p in files() if re.search(r"\.(h|cuh|cc|cu)(\.jinja)?$", p.name)]
+DEVICE = [p for p in CPP if re.search(r"\.(cu|cuh)(\.jinja)?$", p.name)]
+
+
+def includes(path: Path) -> set[str]:
+    """What a file includes, by itself and through files of kernels/."""
+    found, waiting = set(), [path]
+    while waiting:
+        for _, name in INCLUDE.findall(waiting.pop().read_text()):
+            # In a template {{ op.name }} stands for the op.
+            name = re.sub(r"\{\{.*?\}\}", "NAME", name)
+            if name not in found:
+                found.add(name)
+                own = ROOT / "kernels" / name
+                template = ROOT / "devtool/template/op" / f"{Path(name).name}.jinja"
+                waiting += [p for p in (own, template) if p.is_file()]
+    return found
+
+
+@pytest.mark.parametrize("path", CPP, ids=name_of)
+def test_no_torch_header_in_a_kernel(path):
+    assert not [name for name in includes(path) if re.match(r"torch/|ATen/|c10/|pybind11/|Python\.h", name)]
+
+
+@pytest.mark.parametrize("path", DEVICE, ids=name_of)
+def test_device_files_take_raw_pointers(path):
+    """nvcc sees no XLA header, neither in the file nor through what it includes."""
+    assert not [name for name in includes(path) if name.startswith("xla/") or name == "common/ffi.h"]
+
+
+def test_includes_are_followed():
+    assert "xla/ffi/api/ffi.h" in includes(ROOT / "kernels/simple_add/simple_add_ffi.cc")
+    assert "simple_add/simple_add.h" in includes(ROOT / "kernels/simple_add/simple_add.cu")
+
+
+ANONYMOUS = re.compile(r"^\s*namespace\s*\{(?!\{)", re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", DEVICE, ids=name_of)
+def test_device_files_have_no_anonymous_namespace(path):
+    """nvcc hashes the source's path into its names, and the library would differ from checkout to checkout."""
+    assert not ANONYMOUS.search(path.read_text())
+
+
+@pytest.mark.parametrize("path", [p for p in CPP if "kernels" in p.parts], ids=name_of)
+def test_no_handler_allocates_on_the_device(path):
+    """An allocation waits for the device and breaks CUDA graphs: scratch memory is a result of the custom call."""
+    assert not re.search(r"\bcuda(Malloc|Free)\w*\(", path.read_text())
+
+
+def test_files_of_code_stay_short():
+    code = [p for p in files() if p.suffix in CODE or p.parent.name == "bin"]
+    assert len(code) > 50
+    lengths = {name_of(p): len(p.read_text().splitlines()) for p in code}
+    assert {name: count for name, count in lengths.items() if count > MAX_LINES} == {}
+
+
+# Put together here, so that this file does not hold what it looks for.
+OWN_PATHS = re.compile(
+    "|".join(rf"(?<![\w.]){re.escape('/' + name)}\b" for name in ("work/", "root/", "tmp/x/", "home/"))
+)
+
+
+def test_no_path_of_one_machine():
+    assert OWN_PATHS.search("cd " + "/home" + "/me") and not OWN_PATHS.search("docs/work/x")
+    found = {}
+    for path in files():
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        if match := OWN_PATHS.search(text):
+            found[name_of(path)] = text[match.start() : match.start() + 40]
+    assert found == {}

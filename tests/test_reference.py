@@ -1,0 +1,191 @@
+"""docs/reference against the code: help texts, error messages, signatures."""
+
+import ast
+import importlib
+import inspect
+import re
+import types
+from functools import cache
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import pyxla
+from devtool.cli import cli
+from tests.conftest import ROOT
+from tests.markdown import page
+from tests.test_layers import files, python_files
+
+COMMANDS = ["", *sorted(cli.commands)]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_command_line_s_help_is_the_one_in_its_reference(name):
+    arguments = [*filter(None, [name]), "--help"]
+    # What click does on a terminal of 80 columns or more.
+    shown = CliRunner().invoke(cli, arguments, prog_name="devtool", terminal_width=78).output.strip()
+    reference = page("docs/reference/cli.md")
+    assert shown in [block.text.strip() for block in reference.blocks], f"docs/reference/cli.md lacks:\n{shown}"
+    assert not name or name in reference.anchors()
+
+
+def test_exit_codes_are_those_in_the_reference():
+    from devtool import errors
+
+    text = f"0 done, {errors.FAILED} failed, {errors.MISUSED} misused, {errors.INTERRUPTED} interrupted"
+    assert text in page("docs/reference/cli.md").text
+
+
+@pytest.mark.parametrize("path", [ROOT / "bin/devtool", *python_files("devtool")], ids=lambda path: path.name)
+def test_environment_variables_of_devtool_are_documented(path):
+    documented = page("docs/reference/cli.md").text
+    for name in set(re.findall(r"\bPYXLA_[A-Z_]+\b", path.read_text())) - {"PYXLA_LIBRARY_DIR", "PYXLA_SANITIZE"}:
+        assert f"`{name}`" in documented, f"{path.name} reads {name}"
+
+
+@pytest.mark.parametrize("path", python_files("pyxla"), ids=lambda path: path.name)
+def test_environment_variables_of_pyxla_are_documented(path):
+    documented = page("docs/reference/python.md").text
+    for name in set(re.findall(r"""["']((?:PYXLA|PJRT|XLA|LD)_[A-Z_]+)["']""", path.read_text())):
+        assert f"`{name}`" in documented, f"{path.name} reads {name}"
+
+
+# Messages. `<...>` stands for what varies, in the page as in what is read from the code.
+
+
+def canonical(message: str) -> str:
+    return re.sub(r"(<[^<>]*>)+", "<>", message.partition("\n")[0])
+
+
+def template(node: ast.expr, local: dict[str, ast.expr]) -> str:
+    """The text of an expression, with `<>` for what is known only when it runs."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(template(value, local) for value in node.values)
+    if isinstance(node, ast.BinOp):
+        return template(node.left, local) + template(node.right, local)
+    if isinstance(node, ast.Name) and node.id in local:
+        return template(local[node.id], {})
+    if isinstance(node, ast.Call) and ast.unparse(node.func) in ("mismatch", "self.that"):
+        where = [] if ast.unparse(node.func) == "mismatch" else [ast.Constant("<>")]
+        arguments = node.args if not where else [*where, *node.args[1:4]]
+        return "{}: {}: expected {}, got {}".format(*(template(argument, local) for argument in arguments))
+    return "<>"
+
+
+def raised_messages(path: Path) -> dict[str, int]:
+    """Message -> line, for every error and warning that a file makes."""
+    found = {}
+    functions = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.FunctionDef)]
+    for function in functions:
+        assigned = [n for n in ast.walk(function) if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)]
+        local = {n.targets[0].id: n.value for n in assigned if isinstance(n.value, ast.JoinedStr)}
+        for node in ast.walk(function):
+            message = None
+            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+                message = node.exc.args[0]
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("warnings.warn", "mismatch", "self.that"):
+                message = node if ast.unparse(node.func) != "warnings.warn" else node.args[0]
+            if message is not None:
+                found[canonical(template(message, local))] = node.lineno
+    return found
+
+
+# A message that the caller makes: Check.that takes it apart, sync hands on the handler's.
+FROM_OUTSIDE = {"<>: <>: expected <>, got <>", "<>"}
+
+
+@cache
+def listed_messages() -> tuple[str, ...]:
+    """The messages in the tables of errors.md."""
+    spans = page("docs/reference/errors.md").spans
+    return tuple(span for span in spans if ": expected " in span or ", got" in span)
+
+
+@pytest.mark.parametrize("path", python_files("pyxla"), ids=lambda path: path.name)
+def test_every_error_of_pyxla_is_listed(path):
+    listed = {canonical(message) for message in listed_messages()}
+    missing = {m: line for m, line in raised_messages(path).items() if m not in listed | FROM_OUTSIDE}
+    assert not missing, f"docs/reference/errors.md lacks these of {path.name}"
+
+
+def test_errors_are_read_from_the_code():
+    assert len(raised_messages(ROOT / "pyxla/libraries.py")) >= 4
+    messages = raised_messages(ROOT / "pyxla/check.py")
+    assert "<>: <>: expected rank <>, got shape <>" in messages
+
+
+@cache
+def sources() -> str:
+    """All text in which a message can be made, with broken string literals joined."""
+    of_code = {".py", ".h", ".cc", ".cu", ".txt", ".cmake"}
+    paths = [p for p in files() if p.suffix in of_code or p == ROOT / "bin/devtool"]
+    paths = [p for p in paths if p.parts[len(ROOT.parts)] in ("pyxla", "devtool", "kernels", "bin")]
+    return re.sub(r'"\s*f?"', "", "\n".join(p.read_text() for p in paths))
+
+
+@pytest.mark.parametrize("message", listed_messages())
+def test_every_listed_error_is_in_the_code(message):
+    """Exactly, for pyxla's; for the others each piece between the parts that vary."""
+    of_pyxla = {m for path in python_files("pyxla") for m in raised_messages(path)}
+    if canonical(message) in of_pyxla:
+        return
+    pieces = [p for p in re.split(r"<[^<>]*>|: expected |, got:? ?|: |[()]|\.\.\.", message) if len(p.strip()) > 3]
+    assert pieces, message
+    for piece in pieces:
+        assert piece.strip() in sources(), (
+            f"docs/reference/errors.md lists {message!r}; the code has no {piece.strip()!r}"
+        )
+
+
+# Signatures in python.md: `pyxla.Check.rank(argument, tensor, expected, hint=None)`.
+SIGNATURE = re.compile(r"(pyxla(?:\.\w+)+)(?:\((.*)\))?")
+
+
+def resolve(name: str) -> object:
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:count]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[count:]:
+            found = getattr(found, part)
+        return found
+    raise AssertionError(name)
+
+
+def test_names_and_signatures_of_the_python_reference():
+    checked = 0
+    for span in page("docs/reference/python.md").spans:
+        match = SIGNATURE.fullmatch(span)
+        if match is None:
+            continue
+        found = resolve(match[1])
+        if match[2] is None or isinstance(found, types.ModuleType):
+            continue
+        parameters = [p.replace(annotation=p.empty) for p in inspect.signature(found).parameters.values()]
+        shown = inspect.Signature([p for p in parameters if p.name != "self"])
+        assert str(shown) == f"({match[2]})", span
+        checked += 1
+    assert checked > 15
+
+
+@pytest.mark.parametrize("name", pyxla.__all__)
+def test_every_public_name_is_in_the_python_reference(name):
+    assert re.search(rf"`pyxla\.{name}\b", page("docs/reference/python.md").text)
+
+
+def test_every_check_is_in_the_python_reference():
+    from pyxla import testing
+
+    for check in testing.CHECKS:
+        assert f"`{check.__name__}`" in page("docs/reference/python.md").text
+
+
+def test_every_helper_header_is_in_the_contract():
+    """kernels/README.md lists common/."""
+    names = {path.name for path in (ROOT / "kernels/common").iterdir()}
+    assert names == set(re.findall(r"\]\(common/([\w.]+)\)", page("kernels/README.md").text))
