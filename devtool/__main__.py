@@ -1,0 +1,3 @@
+from devtool.cli import main
+
+main()

@@ -1,0 +1,58 @@
+"""The command `devtool`. Each command imports what it needs when it runs, so that `devtool --help` is instant."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import sys
+
+import click
+
+from devtool.commands.build import build
+from devtool.commands.hlo import hlo
+from devtool.commands.list_ops import list_ops
+from devtool.commands.new_op import new_op
+from devtool.commands.test import test
+from devtool.errors import INTERRUPTED, MISUSED, DevtoolError, explain
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="pyxla", message="pyxla %(version)s")
+def cli() -> None:
+    """Scaffold, build, test and inspect GPU ops for PyTorch/XLA
+
+    \b
+    Example: devtool test rms_norm
+    """
+
+
+for command in (new_op, build, test, list_ops, hlo):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Runs the command line and exits: 0 done, 1 failed, 2 misused, 130 interrupted."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        sys.exit(cli.main(prog_name="devtool", standalone_mode=False))
+    except DevtoolError as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(MISUSED)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "devtool"
+        click.echo(f"{command}: arguments: expected those in its help, got: {error.format_message()}", err=True)
+        click.echo(f"\nhint: {command} --help", err=True)
+        sys.exit(MISUSED)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("devtool: interrupted", err=True)
+        sys.exit(INTERRUPTED)
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # the reader of our output has seen enough
+            sys.stdout = None
+            sys.exit(1)
+        failure = explain("devtool", error)
+        failure.show()
+        sys.exit(failure.exit_code)

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import click
+
+cuda_option = click.option(
+    "--cuda",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    envvar="PYXLA_CUDA",
+    show_default=True,
+    show_envvar=True,
+    help="CUDA code: auto builds it where nvcc is found",
+)
+sanitize_option = click.option(
+    "--sanitize", type=click.Choice(["address", "undefined"]), help="Host code under a sanitizer, in folders of its own"
+)
+
+
+@click.command()
+@click.argument("ops", metavar="[OP]...", nargs=-1)
+@click.option("--clean", is_flag=True, help="Build from scratch")
+@cuda_option
+@sanitize_option
+def build(ops: tuple[str, ...], clean: bool, cuda: str, sanitize: str | None) -> None:
+    """Build op libraries; prints their paths
+
+    \b
+    Example: devtool build rms_norm
+    """
+    from devtool import project
+    from devtool.building import Options, build_ops
+
+    for path in build_ops(project.select_ops("build", ops), Options(cuda, sanitize), clean=clean):
+        click.echo(path)

@@ -1,0 +1,48 @@
+"""Errors of the command line, in the form that pyxla and the C++ handlers use too."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+from collections.abc import Iterable
+
+import click
+
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+
+
+class DevtoolError(click.ClickException):
+    """`where: argument: expected X, got Y`, a blank line, `hint: what to do`.
+
+    Args:
+        message: the first line; further lines may show the place.
+        hint: the fix, or the command that fixes it.
+        exit_code: FAILED, or MISUSED where the command line itself is wrong.
+    """
+
+    def __init__(self, message: str, hint: str, exit_code: int = FAILED):
+        super().__init__(f"{message}\n\nhint: {hint}")
+        self.exit_code = exit_code
+
+    def show(self, file=None) -> None:
+        """Prints the error, as click asks for it."""
+        click.echo(self.message, err=True)
+
+
+def unknown(where: str, argument: str, what: str, got: str, known: Iterable[str], otherwise: str) -> DevtoolError:
+    """The error for a name that is not among the known ones; its hint is the nearest name, or `otherwise`."""
+    known = list(known)
+    near = difflib.get_close_matches(got, known, n=1)
+    message = f"{where}: {argument}: expected {what} ({', '.join(known) or 'there is none'}), got {got}"
+    return DevtoolError(message, f"did you mean {near[0]}?" if near else otherwise, MISUSED)
+
+
+def explain(where: str, error: OSError) -> DevtoolError:
+    """What the operating system refused: most often a full disk or a tree that cannot be written."""
+    got = f"{error.strerror}: {error.filename or 'no file named'}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return DevtoolError(f"{where}: disk: expected room for a file, got {got}", "free some space, then try again")
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        hint = "make it writable, or copy the tree elsewhere"
+        return DevtoolError(f"{where}: disk: expected a writable tree, got {got}", hint)
+    return DevtoolError(f"{where}: file: expected to read and write it, got {got}", "look at the file named above")

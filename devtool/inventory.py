@@ -1,0 +1,87 @@
+"""What `devtool list` shows: each op with what its library says of itself.
+
+Reading a library's table is pyxla's business, and importing any module of pyxla imports torch: the one slow command
+(2 s). Both ways around were worse: a second reader of the table, or pyxla's modules loaded past its own __init__.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from devtool import project
+
+
+def inventory() -> list[dict[str, Any]]:
+    """One entry per op folder: op, schema, state, reason, targets, platforms, architectures, compiler, library.
+
+    What only a library tells is empty where there is none that can be read; `reason` says why it is not built.
+    """
+    import torch
+
+    import pyxla  # noqa: F401 - defines the ops
+
+    entries = []
+    for op in project.op_names():
+        packet = getattr(torch.ops.xla_gpu, op, None)
+        entries.append({"op": op, "schema": str(packet.default._schema) if packet else None} | _library(op))
+    return entries
+
+
+def _library(op: str) -> dict[str, Any]:
+    from pyxla.errors import LibraryError
+    from pyxla.libraries import check_fresh, library_path
+    from pyxla.op_table import read_op_table
+
+    found = library_path(op)
+    if found is None:
+        return _entry("not built", f"devtool build {op}", None)
+    path, origin = found
+    try:
+        table = read_op_table(path)
+    except LibraryError as error:
+        return _entry("corrupt", error.message, path)
+    if table is None or table.op != op:
+        return _entry("corrupt", f"it holds {table.op if table else 'no op'}", path)
+    try:
+        check_fresh(op, path, table)
+    except LibraryError as error:
+        return _entry("stale", error.message, path, table)
+    return _entry("built" if origin == "checkout" else origin, "", path, table)
+
+
+def _entry(state: str, reason: str, path: Any, table: Any = None) -> dict[str, Any]:
+    handlers = table.handlers if table else ()
+    return {
+        "state": state,
+        "reason": reason,
+        "targets": sorted({handler.target for handler in handlers}),
+        "platforms": sorted({handler.platform for handler in handlers}, reverse=True),
+        "architectures": list(table.cuda_architectures) if table else [],
+        "compiler": table.compiler if table else None,
+        "library": str(path) if path else None,
+    }
+
+
+def print_inventory(entries: Sequence[dict[str, Any]]) -> None:
+    """Prints the entries as a table; for what is not built, the command to build it follows on stderr."""
+    import click
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, padding=0)
+    for title in ("op", "targets", "platforms", "state"):
+        table.add_column(title)
+    for entry in entries:
+        table.add_row(
+            entry["op"],
+            ", ".join(entry["targets"]) or "-",
+            ", ".join(entry["platforms"]) or "-",
+            entry["state"],
+            style="" if entry["state"] == "built" else "yellow",
+        )
+    Console().print(table)
+    rest = [entry["op"] for entry in entries if entry["state"] not in ("built", "preloaded", "installed")]
+    if rest:
+        click.echo(f"hint: devtool build {' '.join(rest)}", err=True)

@@ -1,0 +1,71 @@
+"""Turns what ninja prints into what a reader wants: the compilers' messages, without command lines."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import click
+
+_STEP = re.compile(r"\[(\d+/\d+)\] (.*)")
+# What CMake says when an op folder came or went and it configures anew.
+_CHATTER = re.compile(r"-- .*|The following files were (added|removed):|  [+-]\S+|")
+_OBJECT = re.compile(r"CMakeFiles/(?P<op>\w+)\.dir/(?P<source>\S+)\.o\b")
+_LIBRARY = re.compile(r"lib(?P<op>\w+)\.so\b")
+
+
+class NinjaOutput:
+    """Takes ninja's lines: shows the current step on a terminal, and messages of compilers as they come, on stderr."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._step_shown = False
+        self._skip_command = False
+        self._failed: list[str] = []
+        self._messages: list[str] = []
+        self._ninja: list[str] = []
+
+    def __call__(self, line: str) -> None:
+        if self._skip_command:
+            self._skip_command = False
+        elif step := _STEP.fullmatch(line):
+            self._show_step(step)
+        elif line.startswith("FAILED: "):
+            # The next line is the command.
+            self._failed.append(line.removeprefix("FAILED: "))
+            self._skip_command = True
+        elif line.startswith("ninja: "):
+            self._ninja.append(line)
+        elif self._failed or not _CHATTER.fullmatch(line):
+            self.close()
+            self._messages.append(line)
+            click.echo(line, err=True)
+
+    def close(self) -> None:
+        """Removes the step from the terminal."""
+        if self._step_shown:
+            click.echo("\r\033[K", nl=False, err=True)
+            self._step_shown = False
+
+    def text(self) -> str:
+        """All that compilers and ninja said."""
+        return "\n".join(self._messages + self._ninja)
+
+    def blame(self) -> tuple[str, str]:
+        """What failed: the op or ops, and the reason for a `got`."""
+        objects = [match for target in self._failed if (match := _OBJECT.search(target))]
+        links = [match for target in self._failed if (match := _LIBRARY.search(target))]
+        ops = ", ".join(dict.fromkeys(match["op"] for match in objects + links))
+        if objects:
+            return ops, f"errors in {', '.join(dict.fromkeys(match['source'] for match in objects))}"
+        if links:
+            return ops, "errors while linking"
+        errors = [line.removeprefix("ninja: ") for line in self._ninja if "error" in line]
+        return "ninja", "; ".join(errors) or "an error that it did not explain"
+
+    def _show_step(self, step: re.Match) -> None:
+        if self._terminal:
+            place = _OBJECT.search(step[2]) or _LIBRARY.search(step[2])
+            what = place.groupdict().get("source") or place[0] if place else step[2]
+            click.echo(f"\r\033[K[{step[1]}] {what[:60]}", nl=False, err=True)
+            self._step_shown = True

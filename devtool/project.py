@@ -1,0 +1,66 @@
+"""Where things lie in the checkout: its root, the op folders, build folders and libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from devtool.errors import DevtoolError, unknown
+
+_MARK = Path("kernels/CMakeLists.txt")
+
+
+@cache
+def root() -> Path:
+    """The checkout that devtool itself lies in, else (devtool was installed) the one around the working directory.
+
+    Raises:
+        DevtoolError: there is none.
+    """
+    here = Path(__file__).resolve().parent.parent
+    working = Path.cwd()
+    for folder in (here, working, *working.parents):
+        if (folder / _MARK).is_file():
+            return folder
+    raise DevtoolError(
+        f"devtool: checkout: expected {_MARK} in {working} or above it, got none", "cd into a checkout of pyxla"
+    )
+
+
+def kernels() -> Path:
+    """The folder of the op folders."""
+    return root() / "kernels"
+
+
+def op_names() -> list[str]:
+    """All op folders: those that hold <folder>_ffi.cc, as the build sees them (kernels/CMakeLists.txt)."""
+    return sorted(p.parent.name for p in kernels().glob("*/*_ffi.cc") if p.name == f"{p.parent.name}_ffi.cc")
+
+
+def select_ops(where: str, names: Sequence[str]) -> list[str]:
+    """These ops, each once, or all of them if none is named.
+
+    Raises:
+        DevtoolError: there is no such op.
+    """
+    known = op_names()
+    for name in names:
+        if name not in known:
+            raise unknown(where, "OP", "a folder of kernels/", name, known, f"devtool new-op {name}")
+    return list(dict.fromkeys(names)) or known
+
+
+def build_folder(sanitize: str | None = None) -> Path:
+    """Where CMake works, one folder per sanitizer."""
+    return root() / "build" / (f"cmake-{sanitize}" if sanitize else "cmake")
+
+
+def library_folder(sanitize: str | None = None) -> Path:
+    """Where the libraries go; pyxla looks for them in build/lib."""
+    return root() / "build" / (f"lib-{sanitize}" if sanitize else "lib")
+
+
+def library(op: str, sanitize: str | None = None) -> Path:
+    """The library of an op, built or not."""
+    return library_folder(sanitize) / f"lib{op}.so"

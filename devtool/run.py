@@ -1,0 +1,67 @@
+"""Runs other programs so that none of them outlives devtool: not after Ctrl-C, not after a kill."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sysconfig
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+_libc = ctypes.CDLL(None)
+
+
+def locate(tool: str) -> str | None:
+    """The tool beside this Python (the locked wheel), else the one on PATH."""
+    return shutil.which(tool, path=os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")]))
+
+
+def run_lines(command: Sequence[str], on_line: Callable[[str], None], env: Mapping[str, str] | None = None) -> int:
+    """Runs a build tool, hands on each line that it prints, returns its exit status.
+
+    It gets a process group of its own: Ctrl-C reaches devtool alone, which passes it on once and waits.
+    """
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        errors="replace", env=env, process_group=0, preexec_fn=_end_with_devtool,
+    )  # fmt: skip
+    try:
+        for line in child.stdout:
+            on_line(line.rstrip("\n"))
+        return child.wait()
+    except BaseException:
+        _end(child, lambda number: os.killpg(child.pid, number))
+        raise
+
+
+def run_through(command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> int:
+    """Runs a program on devtool's own terminal and returns its exit status; below 0 is the signal that ended it."""
+    child = subprocess.Popen(command, cwd=cwd, env=env, preexec_fn=_end_with_devtool)
+    try:
+        return child.wait()
+    except BaseException:
+        try:
+            # A Ctrl-C on the terminal has reached the child too; a second one would cut its clean-up short.
+            child.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            _end(child, child.send_signal)
+        raise
+
+
+def _end(child: subprocess.Popen, send: Callable[[int], None]) -> None:
+    for number, patience in ((signal.SIGINT, 10), (signal.SIGKILL, None)):
+        if child.poll() is None:
+            send(number)
+        try:
+            child.wait(timeout=patience)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _end_with_devtool() -> None:
+    # 1: PR_SET_PDEATHSIG. SIGINT, because ninja then ends its compilers and removes their half-written files.
+    _libc.prctl(1, signal.SIGINT)

@@ -1,0 +1,105 @@
+"""Writes the folder of a new op from the templates, all of it or nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from devtool import project
+from devtool.errors import MISUSED, DevtoolError
+from devtool.names import op_problem
+from devtool.run import locate
+from devtool.stub import Op
+
+_TEMPLATES = Path(__file__).parent / "template/op"
+
+
+def check_name(name: str) -> None:
+    """Raises DevtoolError unless a new op can have this name."""
+    if problem := op_problem(name):
+        raise DevtoolError(f"new-op: NAME: expected {problem}, got {name!r}", "devtool new-op my_op", MISUSED)
+    folder = project.kernels() / name
+    if folder.exists() or folder.is_symlink():
+        hint = f"take another name, or remove the folder: rm -r {folder}"
+        raise DevtoolError(f"new-op: NAME: expected a name that is free, got {name!r}: {folder} exists", hint, MISUSED)
+
+
+def write_op(op: Op) -> Path:
+    """Writes kernels/<op>/ and returns it. If anything fails, nothing is left behind.
+
+    Raises:
+        DevtoolError: the folder came to exist meanwhile.
+        OSError: the disk did not take it.
+    """
+    target = project.kernels() / op.name
+    with rendered(op, project.kernels()) as folder:
+        try:
+            folder.rename(target)
+        except OSError as error:
+            if not target.exists():
+                raise
+            check_name(op.name)
+            raise AssertionError("an existing folder passed the check") from error
+    return target
+
+
+@contextmanager
+def rendered(op: Op, beside: Path | None) -> Iterator[Path]:
+    """A folder with the files of a new op, removed at the end unless it was renamed.
+
+    Args:
+        beside: where to make it; None is the system's place for temporary files.
+    """
+    # The dot hides it from whoever lists the ops.
+    folder = Path(tempfile.mkdtemp(prefix=f".new-{op.name}-", dir=beside))
+    try:
+        folder.chmod(0o777 & ~_umask())
+        environment = Environment(
+            loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+            keep_trailing_newline=True, autoescape=False,
+        )  # fmt: skip
+        for template in sorted(_TEMPLATES.glob("*.jinja")):
+            name = template.name.removesuffix(".jinja").replace("NAME", op.name)
+            (folder / name).write_text(environment.get_template(template.name).render(op=op))
+        _format(folder)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _format(folder: Path) -> None:
+    """Lays the files out as .ci/run wants them. Without the formatters they stay as the templates have them."""
+    root = project.root()
+    cpp = [str(path) for path in folder.iterdir() if path.suffix in (".h", ".cc", ".cu")]
+    commands = [
+        ["clang-format", f"--style=file:{root / '.clang-format'}", "-i", *cpp],
+        ["ruff", "format", "--quiet", "--no-cache", "--config", str(root / "pyproject.toml"), str(folder)],
+    ]
+    running = [
+        subprocess.Popen([tool, *arguments], stdin=subprocess.DEVNULL)
+        for name, *arguments in commands
+        if (tool := _clang_format() if name == "clang-format" else locate(name))
+    ]
+    for process in running:
+        process.wait()
+
+
+def _clang_format() -> str | None:
+    # The wheel's command is a Python script that starts the program: a tenth of a second for nothing.
+    package = importlib.util.find_spec("clang_format")
+    program = Path(package.origin).parent / "data/bin/clang-format" if package and package.origin else None
+    return str(program) if program and program.is_file() else locate("clang-format")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,147 @@
+"""Runs pytest on ops whose libraries are preloaded, and sums up what their checks saw."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from devtool import project
+from devtool.building import Options, build_ops, compiler
+from devtool.errors import FAILED, MISUSED, DevtoolError
+from devtool.records_table import print_table
+from devtool.run import run_through
+
+# pytest's exit statuses.
+_USAGE_ERROR, _NO_TESTS = 4, 5
+_SANITIZER_ENVIRONMENT = {
+    "address": {
+        # Python and torch keep much of what they allocate until the process ends.
+        "ASAN_OPTIONS": "detect_leaks=0",
+        # Python's own allocator would hand out memory that the sanitizer does not see.
+        "PYTHONMALLOC": "malloc",
+    },
+    "undefined": {"UBSAN_OPTIONS": "print_stacktrace=1"},
+}
+
+
+def run_tests(names: Sequence[str], device: str, options: Options, arguments: Sequence[str]) -> int:
+    """Builds the ops, runs their tests (all tests if no op is named), prints the table; returns the exit status.
+
+    Args:
+        names: ops; none means all of them, and the tests of the project itself.
+        device: "cpu", "cuda" or "auto".
+        options: how to build.
+        arguments: for pytest.
+
+    Raises:
+        DevtoolError: no such op, no test file, no such device, a failed build, or tests that did not come to an end.
+    """
+    ops = project.select_ops("test", names)
+    files = [_tests_of(name) for name in names] or ["tests", "kernels"]
+    device = pick_device(device)
+    libraries = build_ops(ops, options)
+    environment = {**os.environ, **_SANITIZER_ENVIRONMENT.get(options.sanitize or "", {})}
+    environment["LD_PRELOAD"] = _preload(libraries, options.sanitize)
+    # A sanitizer writes its report to the process's own stderr and ends it: pytest must not hold that back.
+    captured = ["--capture=sys"] if options.sanitize else []
+    with tempfile.TemporaryDirectory(prefix="devtool-test-") as folder:
+        records, outcomes = Path(folder, "records.json"), Path(folder, "outcomes.json")
+        command = [
+            sys.executable, "-m", "pytest", "-p", "pyxla.pytest_plugin", "-p", "devtool.pytest_outcomes",
+            "--device", device, "--pyxla-records", str(records), "--devtool-outcomes", str(outcomes),
+            *captured, *files, *arguments,
+        ]  # fmt: skip
+        status = run_through(command, project.root(), environment)
+        if records.is_file():
+            print_table(json.loads(records.read_text()))
+        counts = json.loads(outcomes.read_text()) if outcomes.is_file() else None
+    _require_results(status, counts, names, options)
+    click.echo(", ".join(f"{counts.get(outcome, 0)} {outcome}" for outcome in ("passed", "failed", "skipped")))
+    return min(status, FAILED)
+
+
+def pick_device(wanted: str) -> str:
+    """The XLA device for the tests: "cpu" or "cuda".
+
+    Raises:
+        DevtoolError: "cuda" is wanted, and there is none or pyxla cannot use it.
+    """
+    if wanted == "cpu":
+        return "cpu"
+    count = _cuda_devices()
+    supported = (project.root() / "pyxla/cuda_plugin.py").is_file()
+    if count and supported:
+        return "cuda"
+    if wanted == "auto":
+        return "cpu"
+    got = "none" if not count else f"{count}, which this version of pyxla cannot use yet"
+    raise DevtoolError(f"test: --device: expected a CUDA device, got {got}", "devtool test --device cpu")
+
+
+def _cuda_devices() -> int:
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    return count.value if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 else 0
+
+
+def _tests_of(op: str) -> str:
+    if not any((project.kernels() / op).glob("test_*.py")):
+        raise DevtoolError(
+            f"test: {op}: expected kernels/{op}/test_{op}.py, got no test file",
+            "copy kernels/simple_add/test_simple_add.py and adapt it",
+        )
+    return f"kernels/{op}"
+
+
+def _preload(libraries: Sequence[Path], sanitize: str | None) -> str:
+    """LD_PRELOAD: the sanitizer first, then the libraries, then what the caller preloads beside op libraries."""
+    for path in libraries[:1]:
+        if set(" :") & set(str(path)):
+            raise DevtoolError(
+                f"test: checkout: expected a path that LD_PRELOAD can name, got a space or colon in {path}",
+                "move the checkout to a path without them",
+            )
+    names = {path.name for path in libraries}
+    entries = os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
+    others = (entry for entry in entries if Path(entry).name not in names)
+    return " ".join([*_sanitizer_runtime(sanitize), *map(str, libraries), *others])
+
+
+def _sanitizer_runtime(sanitize: str | None) -> list[str]:
+    # UndefinedBehaviorSanitizer's runtime comes with the library; AddressSanitizer's must be there before any malloc.
+    if sanitize != "address":
+        return []
+    command = [compiler(), "-print-file-name=libasan.so"]
+    path = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    if not Path(path).is_absolute():
+        hint = "apt-get install g++, and name it in CXX if another compiler comes first"
+        raise DevtoolError(f"test: --sanitize: expected g++ with libasan.so, got {command[0]} without it", hint)
+    return [path]
+
+
+def _require_results(status: int, counts: dict | None, names: Sequence[str], options: Options) -> None:
+    if status == _USAGE_ERROR:
+        message = "test: pytest: expected arguments that it takes, got others (see above)"
+        raise DevtoolError(message, "pytest --help", MISUSED)
+    if status == _NO_TESTS:
+        raise DevtoolError("test: pytest: expected a test, got none with these arguments", "leave out -k or -m")
+    if counts is None:
+        got, hint = f"exit status {status} before its end", "look at the message above"
+        if status < 0:
+            command = " ".join(["devtool test", *names, "--sanitize address"])
+            got, hint = signal.Signals(-status).name, f"{command} finds reads and writes out of bounds"
+        elif options.sanitize:
+            hint = "the sanitizer's report is above"
+        raise DevtoolError(f"test: pytest: expected it to come to its end, got {got}", hint)

@@ -1,0 +1,117 @@
+"""The command line as a whole: help, errors, exit codes, and how long its short commands take."""
+
+import os
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from devtool.cli import cli
+from tests.conftest import ROOT
+from tests.devtool_tree import Tree
+
+COMMANDS = sorted(cli.commands)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    tree = Tree(tmp_path_factory.mktemp("cli"))
+    tree.tiny_op("tiny")
+    assert tree.run("build", "tiny").returncode == 0
+    return tree
+
+
+def test_commands():
+    assert COMMANDS == ["build", "hlo", "list", "new-op", "test"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_says_what_it_does_and_shows_one_example(name):
+    result = CliRunner().invoke(cli, [name, "--help"])
+    assert result.exit_code == 0
+    first, example = [line.strip() for line in cli.commands[name].help.replace("\b", "").splitlines() if line.strip()][
+        :2
+    ]
+    assert len(first) < 60 and not first.endswith(".") and first[0].isupper()
+    assert example.startswith(f"Example: devtool {name}")
+    assert example in result.output
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_has_help(name):
+    for parameter in cli.commands[name].params:
+        assert isinstance(parameter, click.Argument) or parameter.help
+
+
+GENERAL = "arguments: expected those in its help, got:"
+OPS = "expected a folder of kernels/ (simple_add, tiny), got"
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "hint"),
+    [
+        ("--nope", f"devtool: {GENERAL} No such option", "devtool --help"),
+        ("biuld", f"devtool: {GENERAL} No such command 'biuld'", "devtool --help"),
+        ("build --cuda maybe", f"devtool build: {GENERAL} Invalid value for '--cuda'", "devtool build --help"),
+        ("new-op", f"devtool new-op: {GENERAL} Missing argument 'NAME'", "devtool new-op --help"),
+        ("build simpel_add", f"build: OP: {OPS} simpel_add", "did you mean simple_add?"),
+        ("hlo zzz", f"hlo: OP: {OPS} zzz", "devtool new-op zzz"),
+        ("test tiny zzz", f"test: OP: {OPS} zzz", "devtool new-op zzz"),
+    ],
+)
+def test_misuse_exits_with_2(tree, line, message, hint):
+    result = tree.run(*line.split())
+    assert result.returncode == 2 and result.stdout == ""
+    assert result.stderr.startswith(message)
+    assert result.stderr.endswith(f"\n\nhint: {hint}\n")
+
+
+def test_without_arguments_it_shows_its_help(tree):
+    result = tree.run()
+    assert result.returncode == 2 and result.stderr.startswith("Usage: devtool")
+
+
+def test_version(tree):
+    assert tree.run("--version").stdout.startswith("pyxla 0.")
+
+
+def test_outside_a_checkout(tmp_path):
+    """An installed devtool finds the checkout around the working directory, or says that there is none."""
+    (tmp_path / "site").mkdir()
+    subprocess.run(["cp", "-r", ROOT / "devtool", tmp_path / "site"], check=True)
+    (tmp_path / "away").mkdir()
+    command = [sys.executable, "-P", "-m", "devtool", "build", "zzz"]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    result = subprocess.run(command, cwd=tmp_path / "away", env=env, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert result.stderr.startswith("devtool: checkout: expected kernels/CMakeLists.txt in ")
+    inside = subprocess.run(command, cwd=ROOT / "kernels", env=env, capture_output=True, text=True)
+    assert inside.stderr.startswith("build: OP: expected a folder of kernels/ (")
+
+
+def test_reader_that_stops_early(tree):
+    """`devtool ... | head -1` must not end in a traceback."""
+    script = " ".join(f"'{word}'" for word in tree.command("new-op", "some_op", "--dry-run")) + " | head -1"
+    result = subprocess.run(
+        ["bash", "-c", script], cwd=tree.root, env=tree.environment(), capture_output=True, text=True
+    )
+    assert result.stdout == "==> kernels/some_op/__init__.py <==\n"
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "limit"),
+    [(["--help"], 0.2), (["new-op", "some_op", "--dry-run"], 0.5), (["build", "tiny"], 0.5)],
+    ids=["help", "new-op", "build-nothing-to-do"],
+)
+def test_short_commands_are_quick(tree, arguments, limit):
+    """Processor time, not time on the clock: other tests may run beside this one."""
+    taken = []
+    for _ in range(3):
+        before = os.times()
+        subprocess.run(tree.command(*arguments), cwd=tree.root, env=tree.environment(), capture_output=True, check=True)
+        after = os.times()
+        taken.append(after.children_user + after.children_system - before.children_user - before.children_system)
+    assert min(taken) < limit
