@@ -127,5 +127,5 @@ def check_fresh(op: str, path: Path, table: OpTable) -> None:
                 f"build stamp {stamp[:12]} (the sources in {folder})",
                 f"{table.build_stamp[:12]} in {path}",
             ),
-            f"devtool build {op}",
+            f"devtool build {op} --clean",
         )

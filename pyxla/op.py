@@ -208,7 +208,8 @@ class CustomOp:
         compiling = torch._guards.TracingContext.try_get() is not None
         for slot, output in zip(self.schema.mutated, outputs, strict=False):
             target = arguments[slot.index]
-            if compiling and target.device.type == "xla":
+            # Not rank 0: torch_xla shares the buffers of equal scalars, and the next one would find a deleted buffer.
+            if compiling and target.device.type == "xla" and target.dim():
                 # A compiled graph keeps its inputs alive unless they are donated: without this XLA copies the buffer.
                 torch.ops.xla.dynamo_set_buffer_donor_(target, True)
             target.copy_(output)
