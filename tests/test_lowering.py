@@ -137,16 +137,6 @@ def test_in_place_without_results():
     assert on_cpu.tolist() == [2.5] * 3
 
 
-def test_in_place_on_a_scalar_compiled():
-    """torch_xla shares the buffers of equal scalars: one that is donated is gone for the others."""
-    compiled = torch.compile(lambda c: ops.probe_increment(c, 2.5), backend="openxla", fullgraph=True)
-    for _ in range(2):
-        scalar = torch.tensor(1.0, device=DEVICE)
-        compiled(scalar)
-        assert scalar.item() == 3.5
-        assert (torch.tensor(1.0, device=DEVICE) * 2).item() == 2.0
-
-
 def test_in_place_leaves_other_tensors_alone():
     """Tensors that still need the old buffer: a clone and a sum that are pending, and one that shares it."""
     cache = torch.ones(3, device=DEVICE)
