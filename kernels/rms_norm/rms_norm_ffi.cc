@@ -45,7 +45,7 @@ ffi::Error Host(ffi::ThreadPool pool, ffi::AnyBuffer x, std::optional<ffi::AnyBu
                 ffi::Result<ffi::AnyBuffer> out, double eps) {
   rms_norm::Params params;
   PYXLA_RETURN_IF_ERROR(MakeParams(x, weight, *out, eps, &params));
-  constexpr int64_t kElementsPerPiece = 1 << 15;
+  constexpr int64_t kElementsPerPiece = 1 << 17;
   const int64_t rows_per_piece = kElementsPerPiece / std::max<int64_t>(params.hidden, 1);
   pyxla::ParallelFor(pool, params.rows, rows_per_piece,
                      [&](int64_t begin, int64_t end) { rms_norm::RmsNormHost(params, begin, end); });
