@@ -17,11 +17,6 @@ constexpr int kLanes = 16;
 constexpr int kChunk = 512;
 static_assert(kChunk % kLanes == 0, "a full chunk has no remainder");
 
-template <typename T>
-PYXLA_INLINE void Load(const T* __restrict from, float* __restrict to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) to[i] = pyxla::ToFloat(from[i]);
-}
-
 PYXLA_INLINE double SumOfSquares(const float* values) {
   float lanes[kLanes] = {};
   for (int i = 0; i < kChunk; i += kLanes) {
@@ -39,7 +34,7 @@ PYXLA_INLINE void Row(const T* __restrict x, const W* __restrict weight, T* __re
   double sum = 0;
   for (int64_t begin = 0; begin < hidden; begin += kChunk) {
     const int64_t count = std::min<int64_t>(kChunk, hidden - begin);
-    Load(x + begin, values, count);
+    pyxla::Convert(x + begin, values, count);
     std::fill(values + count, values + kChunk, 0.0f);
     sum += SumOfSquares(values);
   }
@@ -48,9 +43,10 @@ PYXLA_INLINE void Row(const T* __restrict x, const W* __restrict weight, T* __re
   std::fill(factors, factors + kChunk, 1.0f);
   for (int64_t begin = 0; begin < hidden; begin += kChunk) {
     const int64_t count = std::min<int64_t>(kChunk, hidden - begin);
-    Load(x + begin, values, count);
-    if (weight != nullptr) Load(weight + begin, factors, count);
-    for (int64_t i = 0; i < count; ++i) out[begin + i] = pyxla::FromFloat<T>(values[i] * scale * factors[i]);
+    pyxla::Convert(x + begin, values, count);
+    if (weight != nullptr) pyxla::Convert(weight + begin, factors, count);
+    for (int i = 0; i < kChunk; ++i) values[i] *= scale * factors[i];
+    pyxla::Convert(values, out + begin, count);
   }
 }
 
