@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 
+from pyxla.call_path import write_emit
 from pyxla.custom_call import CustomCall, attributes, tensor_type
 from pyxla.errors import ArgumentError, DefinitionError, mismatch
 from pyxla.registry import ensure_registered
@@ -22,6 +23,9 @@ class Lowering:
         target: name of the custom call's target.
         schema: schema of the op.
         infer_results: runs the op's checks on tensors without data and returns its results in the same form.
+
+    Attributes:
+        emit: the function from the op's arguments, XLA tensors, to the results of its custom call.
     """
 
     def __init__(self, op: str, target: str, schema: Schema, infer_results: Callable[[tuple], tuple]):
@@ -29,24 +33,17 @@ class Lowering:
         self.target = target
         self._schema = schema
         self._infer_results = infer_results
-        self._computations: dict[tuple, Any] = {}
-        self._name = f"xla_gpu::{op}"
-        self._pack = _packer(schema)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        key, operands = self._pack(*args, **kwargs)
-        computation = self._computations.get(key)
-        if computation is None:
-            computation = self._computations[key] = self._computation(self._schema.bind(args, kwargs))
-        if _platform() == "Host":
-            await_uploads(operands)
-        try:
-            results = _user_computation(self._name, operands or [self._unused_operand(args, kwargs)], computation)
-        except RuntimeError:
-            # The key leaves devices out: it is XLA that refuses a CPU tensor in a call that it has seen before.
-            self._check_devices(self._schema.bind(args, kwargs))
-            raise
-        return results[0] if len(results) == 1 else tuple(results)
+        calls: dict[tuple, tuple] = {}
+        self.emit = write_emit(
+            op,
+            f"xla_gpu::{op}",
+            schema,
+            calls=calls,
+            first_call=partial(self._first_call, calls),
+            await_uploads=await_uploads,
+            check_devices=self._check_devices,
+            unused_operand=lambda device: torch.zeros((), dtype=torch.bool, device=device),
+        )
 
     def custom_call(self, arguments: tuple) -> CustomCall:
         """The custom call of these arguments, after the op's checks.
@@ -78,10 +75,16 @@ class Lowering:
             aliases=tuple((i, places[a.name]) for i, a in enumerate(schema.mutated)),
         )
 
-    def _computation(self, arguments: tuple) -> Any:
+    def _first_call(self, calls: dict, key: tuple, arguments: tuple) -> tuple:
+        """What further calls of this key need; kept in `calls`."""
+        import torch_xla
+
         call = self.custom_call(arguments)
         ensure_registered(self.op, self.target, _platform())
-        return call.computation()
+        tensors = [arguments[a.index] for a in self._schema.tensors if arguments[a.index] is not None]
+        uploads = _platform() == "Host" and any(map(_copied_in_background, tensors))
+        calls[key] = torch_xla._XLAC._xla_user_computation, call.computation(), uploads
+        return calls[key]
 
     def _check_devices(self, arguments: tuple) -> None:
         for argument in self._schema.tensors:
@@ -92,40 +95,11 @@ class Lowering:
                     f"move it: {argument.name}.to(torch_xla.device())",
                 )
 
-    def _unused_operand(self, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor:
-        device = self._schema.bind(args, kwargs)[self._schema.device.index]
-        return torch.zeros((), dtype=torch.bool, device=device)
-
 
 def _without_data(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     return torch.empty(value.shape, dtype=value.dtype, device="meta")
-
-
-# What an argument adds to the key of a computation. 0.0 == -0.0, but they are different attributes; so is a NaN.
-_KEYS = {
-    "Tensor": "{0}.shape, {0}.dtype",
-    "Tensor?": "{0} is not None and ({0}.shape, {0}.dtype)",
-    "float": "{0} or repr({0})",
-    "float?": "{0} or repr({0})",
-    "int[]": "tuple({0})",
-    "float[]": "tuple(map(repr, {0}))",
-}
-
-
-def _packer(schema: Schema) -> Callable[..., tuple[tuple, list[torch.Tensor]]]:
-    """Compiles the function from an op's arguments to (key, operands): written out per op, as it runs on every call."""
-    names = [a.name for a in schema.arguments]
-    parameters = [f"{n}=_default_{n}" if n in schema.defaults else n for n in names]
-    key = "".join(_KEYS.get(a.kind, "{0}").format(a.name) + ", " for a in schema.arguments)
-    operands = f"[{', '.join(a.name for a in schema.tensors)}]"
-    if any(a.kind == "Tensor?" for a in schema.tensors):
-        operands = f"[t for t in {operands} if t is not None]"
-    return eval(
-        f"lambda {', '.join(parameters)}: (({key}), {operands})",
-        {f"_default_{n}": v for n, v in schema.defaults.items()},
-    )
 
 
 # XLA's CPU client copies what is smaller at once, what is larger in the background.
@@ -140,15 +114,18 @@ def await_uploads(tensors: list[torch.Tensor]) -> None:
     A computation whose inputs are on their way runs later, on a thread of XLA's, and then a handler's error stays in
     the result's buffer: reading that aborts the process, inside torch_xla. With inputs at hand it is an exception.
     """
-    large = [t for t in tensors if t.nbytes > _BACKGROUND_COPY_BYTES and t.dtype not in _WITHOUT_DLPACK]
-    if large:
-        import torch_xla
+    import torch_xla
 
-        to_compute = torch_xla._XLAC._check_tensor_need_materialization(large)
-        for tensor, pending in zip(large, to_compute, strict=True):
-            if not pending:
-                # What has a buffer is exported, which waits for it, and the export is dropped.
-                torch_xla._XLAC._to_dlpack(tensor)
+    large = list(filter(_copied_in_background, tensors))
+    to_compute = torch_xla._XLAC._check_tensor_need_materialization(large)
+    for tensor, pending in zip(large, to_compute, strict=True):
+        if not pending:
+            # What has a buffer is exported, which waits for it, and the export is dropped.
+            torch_xla._XLAC._to_dlpack(tensor)
+
+
+def _copied_in_background(tensor: torch.Tensor) -> bool:
+    return tensor.nbytes > _BACKGROUND_COPY_BYTES and tensor.dtype not in _WITHOUT_DLPACK
 
 
 @cache
@@ -156,12 +133,3 @@ def _platform() -> str:
     import torch_xla.runtime
 
     return "Host" if torch_xla.runtime.device_type() == "CPU" else torch_xla.runtime.device_type()
-
-
-def _user_computation(*arguments: Any) -> list[torch.Tensor]:
-    # Replaces itself: torch_xla may still be on its way in when this module is imported (pyxla.autoload).
-    global _user_computation
-    import torch_xla
-
-    _user_computation = torch_xla._XLAC._xla_user_computation
-    return _user_computation(*arguments)

@@ -7,14 +7,13 @@ in-place ops do not reach XLA (torch_xla runs on functional tensors, whose fallb
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch._C import _any_requires_grad, _len_torch_dispatch_stack, _len_torch_function_stack, is_grad_enabled
 from torch._library.autograd import Info, make_autograd_impl
 
+from pyxla.call_path import write_call
 from pyxla.errors import ArgumentError, DefinitionError, mismatch
 from pyxla.lowering import Lowering
 from pyxla.schema import Schema
@@ -22,9 +21,6 @@ from pyxla.schema import Schema
 NAMESPACE = "xla_gpu"
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
 _ops: dict[str, CustomOp] = {}
-
-# Arguments of these types alone: no tensor subclass, so no tracing and no functional wrapper in Python.
-_PLAIN_TYPES = {torch.Tensor, torch.nn.Parameter, int, float, bool, str, list, type(None)}
 
 
 def custom_op(function: Callable | None = None, *, mutates: Iterable[str] = ()) -> Any:
@@ -76,9 +72,6 @@ class CustomOp:
         self._fake: Callable | None = None
         self._gradient = Info(self._no_gradient, None)
         self._lowering = Lowering(self.name, f"{NAMESPACE}_{self.name}", self.schema, self._infer_results)
-        # The tensor that says whether a call is XLA's; an op that mutates takes torch's whole way.
-        tensors = [a.index for a in self.schema.tensors if a.kind == "Tensor"]
-        self._emit_index = tensors[0] if tensors and not self.schema.mutated else sys.maxsize
         self.__doc__ = function.__doc__
         self.__signature__ = inspect.signature(function)
         if self.name in _ops:
@@ -88,14 +81,15 @@ class CustomOp:
             )
         _library.define(f"{self.name}{self.schema.text}")
         self.overload = getattr(getattr(torch.ops, NAMESPACE), self.name).default
+        # Past torch's dispatcher, whose way to the same custom call costs more than the call.
+        self._call = write_call(self.name, self.schema, self._lowering.emit, self.overload)
         self._register_kernels()
         _ops[self.name] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not torch.compiler.is_compiling() and self._may_emit(args) and not _len_torch_function_stack():
-            # Past torch's dispatcher, whose way to the same lowering costs more than the lowering.
-            return self._lowering(*args, **kwargs)
-        return self.overload(*args, **kwargs)
+        if torch.compiler.is_compiling():
+            return self.overload(*args, **kwargs)
+        return self._call(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<pyxla op {NAMESPACE}::{self.name}{self.schema.text}>"
@@ -150,30 +144,18 @@ class CustomOp:
             self._functional = getattr(getattr(torch.ops, NAMESPACE), functional).default
             for key in ("CPU", "CUDA"):
                 _library.impl(functional, self._functional_reference, key)
-            _library.impl(functional, self._lowering, "XLA")
+            _library.impl(functional, self._lowering.emit, "XLA")
             _library.impl(self.name, self._mutate, "Functionalize")
             _library.impl(self.name, self._mutate, "XLA")
         else:
-            _library.impl(self.name, self._lowering, "XLA")
-            self._autograd = make_autograd_impl(self.overload, self._gradient)
-            _library.impl(self.name, self._autograd, "Autograd", with_keyset=True)
-            _library.impl(self.name, self._autograd_xla, "AutogradXLA", with_keyset=True)
+            _library.impl(self.name, self._lowering.emit, "XLA")
+            autograd = make_autograd_impl(self.overload, self._gradient)
+            _library.impl(self.name, autograd, "Autograd", with_keyset=True)
+            # Emits a call at once where it can, past the boxed fallbacks below this key.
+            autograd_xla = write_call(self.name, self.schema, self._lowering.emit, autograd, with_keyset=True)
+            _library.impl(self.name, autograd_xla, "AutogradXLA", with_keyset=True)
         if self.schema.device is not None:
             _library.impl(self.name, self._select_backend, "BackendSelect")
-
-    def _may_emit(self, args: tuple) -> bool:
-        """Whether a call needs nothing but its custom call: plain XLA tensors, no gradient, nobody who listens."""
-        return (
-            self._emit_index < len(args)
-            and _PLAIN_TYPES.issuperset(map(type, args))
-            and getattr(args[self._emit_index], "is_xla", False)
-            and not _len_torch_dispatch_stack()
-            and not (is_grad_enabled() and _any_requires_grad(*args))
-        )
-
-    def _autograd_xla(self, keys: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
-        """Emits the call at once where that is all there is to do, past the boxed fallbacks below this key."""
-        return self._lowering(*args, **kwargs) if self._may_emit(args) else self._autograd(keys, *args, **kwargs)
 
     def _no_gradient(self, ctx: Any, *grads: torch.Tensor) -> None:
         raise DefinitionError(mismatch(self.name, "gradient", "one", "none"), f"add {self.name}.register_autograd")
@@ -198,7 +180,7 @@ class CustomOp:
     def _select_backend(self, *args: Any, **kwargs: Any) -> Any:
         arguments = self.schema.bind(args, kwargs)
         device = torch.device(arguments[self.schema.device.index] or "cpu")
-        return self._lowering(*arguments) if device.type == "xla" else self._reference_kernel(*arguments)
+        return self._lowering.emit(*arguments) if device.type == "xla" else self._reference_kernel(*arguments)
 
     def _mutate(self, *args: Any, **kwargs: Any) -> Any:
         """The in-place op on functional tensors: the functional op, then each mutated argument takes its new value."""

@@ -32,6 +32,7 @@ class Schema:
         text: as torch writes it, without the op's name: `(Tensor x, float eps=1e-06) -> Tensor`.
         arguments: all arguments in order.
         tensors, attributes, mutated: the arguments of that sort, in order.
+        result_count: the results of its custom call, the mutated arguments among them.
         device: the `Device` argument of an op without tensors, or None.
         defaults: name -> default value.
     """
@@ -51,6 +52,7 @@ class Schema:
         devices = [a for a in self.arguments if a.kind == "Device"]
         self.device = devices[0] if devices else None
         self._returns = [str(r.type) for r in parsed.returns]
+        self.result_count = len(self.mutated) + len(self._returns)
         self._check(name)
 
     @classmethod
@@ -86,7 +88,7 @@ class Schema:
     def functional_text(self) -> str:
         """The schema of that op: no argument is mutated, each mutated one comes back as a result, before the others."""
         arguments = re.sub(r"Tensor\(\w+!\)", "Tensor", self.text.rpartition(" -> ")[0])
-        results = ["Tensor"] * (len(self.mutated) + len(self._returns))
+        results = ["Tensor"] * self.result_count
         return f"{arguments} -> {results[0] if len(results) == 1 else '(' + ', '.join(results) + ')'}"
 
     def _check(self, name: str) -> None:

@@ -1,3 +1,4 @@
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -5,6 +6,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# A shell starts a job in the background with SIGINT ignored, and so would be the processes that the tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def compile_library(source: Path, output: Path, *definitions: str) -> Path:

@@ -1,10 +1,15 @@
 """A copy of the checkout to build in, for the tests of devtool: they write ops, break them and kill builds."""
 
+import contextlib
+import ctypes
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.conftest import ROOT
 
@@ -69,3 +74,24 @@ class Tree:
     def library(self, op: str, folder: str = "lib") -> Path:
         """Where the library of an op is built."""
         return self.root / "build" / folder / f"lib{op}.so"
+
+
+@contextlib.contextmanager
+def tree_on_a_bad_disk(place: Path, what: str, *, free: int = 0) -> Iterator[Tree]:
+    """A tree on a disk of its own: "full" but for `free` bytes, or "read-only". Skips without the right to mount."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"tmpfs", str(place).encode(), b"tmpfs", 0, b"size=4m"):
+        pytest.skip(f"needs the right to mount a tmpfs: {os.strerror(ctypes.get_errno())}")
+    try:
+        tree = Tree(place)
+        if what == "full":
+            with (place / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError):
+                while True:
+                    filler.write(b"x" * 4096)
+            os.truncate(place / "filler", (place / "filler").stat().st_size - free)
+        else:
+            remount, read_only = 0x20, 0x1
+            assert libc.mount(b"tmpfs", str(place).encode(), b"tmpfs", remount | read_only, b"") == 0
+        yield tree
+    finally:
+        libc.umount2(str(place).encode(), 2)

@@ -1,6 +1,5 @@
 """`devtool build`: what it builds, what it leaves alone, and what it says when something is wrong."""
 
-import ctypes
 import os
 import shutil
 import signal
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.devtool_tree import TINY, Tree
+from tests.devtool_tree import TINY, Tree, tree_on_a_bad_disk
 
 
 @pytest.fixture(scope="module")
@@ -233,28 +232,15 @@ def test_second_build_waits_and_says_so(tree):
 
 @pytest.mark.parametrize("what", ["full", "read-only"])
 def test_disk_that_takes_nothing(tmp_path, what):
-    libc = ctypes.CDLL(None, use_errno=True)
-    place = tmp_path / "mount"
-    place.mkdir()
-    if libc.mount(b"tmpfs", str(place).encode(), b"tmpfs", 0, b"size=3m"):
-        pytest.skip(f"needs the right to mount a tmpfs: {os.strerror(ctypes.get_errno())}")
-    try:
-        tree = Tree(place)
-        if what == "full":
-            with (place / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError):
-                while True:
-                    filler.write(b"x" * 4096)
-            expected, hint = "expected room", "free some space"
-        else:
-            remount, read_only = 0x20, 0x1
-            assert libc.mount(b"tmpfs", str(place).encode(), b"tmpfs", remount | read_only, b"") == 0
-            expected, hint = "expected a writable tree", "make it writable"
+    with tree_on_a_bad_disk(tmp_path, what) as tree:
         result = tree.run("build", PYTHONDONTWRITEBYTECODE="1")
-        assert result.returncode == 1
-        assert expected in result.stderr and f"\n\nhint: {hint}" in result.stderr, result.stderr
-        assert "Traceback" not in result.stderr
-    finally:
-        libc.umount2(str(place).encode(), 2)
+    expected, hint = {
+        "full": ("expected room", "free some space"),
+        "read-only": ("expected a writable tree", "make it writable"),
+    }[what]
+    assert result.returncode == 1
+    assert expected in result.stderr and f"\n\nhint: {hint}" in result.stderr, result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_disk_that_fills_up_while_compiling(tree):

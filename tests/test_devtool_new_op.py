@@ -1,6 +1,5 @@
 """`devtool new-op`: names, all or nothing, and that what it writes builds, passes, and fails when it is changed."""
 
-import ctypes
 import json
 import os
 import re
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from devtool.names import argument_problem, op_problem
-from tests.devtool_tree import Tree
+from tests.devtool_tree import Tree, tree_on_a_bad_disk
 
 ALL_KINDS = (
     "(Tensor? w, Tensor(a!) cache, Tensor x, bool flag, int[] d, float[] g, int n, int? k=None, float? f=2, "
@@ -151,29 +150,13 @@ def test_folder_that_appears_meanwhile_stays(tree, monkeypatch):
 
 @pytest.mark.parametrize("what", ["full", "read-only"])
 def test_disk_that_takes_nothing_leaves_nothing_behind(tmp_path, what):
-    libc = ctypes.CDLL(None, use_errno=True)
-    place = tmp_path / "mount"
-    place.mkdir()
-    if libc.mount(b"tmpfs", str(place).encode(), b"tmpfs", 0, b"size=4m"):
-        pytest.skip(f"needs the right to mount a tmpfs: {os.strerror(ctypes.get_errno())}")
-    try:
-        tree = Tree(place)
-        if what == "full":
-            # Two pages are free: the first files fit, the others do not.
-            with (place / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError):
-                while True:
-                    filler.write(b"x" * 4096)
-            os.truncate(place / "filler", (place / "filler").stat().st_size - 4 * 4096)
-        else:
-            remount, read_only = 0x20, 0x1
-            assert libc.mount(b"tmpfs", str(place).encode(), b"tmpfs", remount | read_only, b"") == 0
+    # Four pages are free: the first files fit, the others do not.
+    with tree_on_a_bad_disk(tmp_path, what, free=4 * 4096) as tree:
         before = sorted(tree.kernels.iterdir())
         result = tree.run("new-op", "unlucky", PYTHONDONTWRITEBYTECODE="1")
-        assert result.returncode == 1 and "Traceback" not in result.stderr
-        assert ("expected room" if what == "full" else "expected a writable tree") in result.stderr
         assert sorted(tree.kernels.iterdir()) == before
-    finally:
-        libc.umount2(str(place).encode(), 2)
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    assert ("expected room" if what == "full" else "expected a writable tree") in result.stderr
 
 
 def words_of(folder: Path) -> list[str]:

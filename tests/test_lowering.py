@@ -81,6 +81,14 @@ def test_optional_tensors(with_a, with_b, compiled):
     assert got.cpu().tolist() == [1.0 + 2 * with_a + 30 * with_b] * 2
 
 
+@pytest.mark.parametrize("call", [ops.probe_names, torch.ops.xla_gpu.probe_names], ids=["op object", "torch.ops"])
+def test_argument_named_as_a_name_of_our_own(call):
+    """The functions of call_path.py are written out with the author's names: `key` and `type` must not be ours."""
+    ones = torch.ones(2, device=DEVICE)
+    for number in (0.0, 2.0):
+        assert call(ones, 3 * ones, number, tuple=[5]).cpu().tolist() == [6.0 + 3 * number] * 2
+
+
 def test_zero_operands_and_result_shape_in_the_cache_key():
     for n, start in ((3, 0), (5, 0), (3, 4)):
         got = ops.probe_iota(n, start, DEVICE)

@@ -49,6 +49,22 @@ ffi::Error Optionals(Optional a, ffi::AnyBuffer x, Optional b, ffi::Result<ffi::
 XLA_FFI_DEFINE_HANDLER(kOptionals, Optionals,
                        ffi::Ffi::Bind().Arg<Optional>().Arg<ffi::AnyBuffer>().Arg<Optional>().Ret<ffi::AnyBuffer>());
 
+// out = calls + type * key + tuple[0].
+ffi::Error Names(ffi::AnyBuffer calls, ffi::AnyBuffer key, ffi::Result<ffi::AnyBuffer> out, double type,
+                 ffi::Span<const int64_t> tuple) {
+  for (size_t i = 0; i < calls.element_count(); ++i)
+    out->typed_data<float>()[i] = calls.typed_data<float>()[i] + static_cast<float>(type) * key.typed_data<float>()[i] +
+                                  static_cast<float>(tuple.begin()[0]);
+  return ffi::Error::Success();
+}
+XLA_FFI_DEFINE_HANDLER(kNames, Names,
+                       ffi::Ffi::Bind()
+                           .Arg<ffi::AnyBuffer>()
+                           .Arg<ffi::AnyBuffer>()
+                           .Ret<ffi::AnyBuffer>()
+                           .Attr<double>("type")
+                           .Attr<ffi::Span<const int64_t>>("tuple"));
+
 // out[i] = start + i, n of them; no operand.
 ffi::Error Iota(ffi::Result<ffi::AnyBuffer> out, int64_t n, int64_t start) {
   PYXLA_RETURN_IF_ERROR(pyxla::CheckShape("probe_iota", "out", *out, {n}));
@@ -110,10 +126,11 @@ extern const char kBuildStamp[];
 const char kBuildStamp[] = "no sources of an op";
 }  // namespace pyxla
 
-PYXLA_OP_TABLE(probe, PYXLA_HOST_HANDLER("xla_gpu_probe_attributes", kAttributes)
-                          PYXLA_HOST_HANDLER("xla_gpu_probe_optionals", kOptionals)
-                              PYXLA_HOST_HANDLER("xla_gpu_probe_iota", kIota)
-                                  PYXLA_HOST_HANDLER("xla_gpu_probe_accumulate", kAccumulate)
-                                      PYXLA_HOST_HANDLER("xla_gpu_probe_increment", kIncrement)
-                                          PYXLA_HOST_HANDLER("xla_gpu_probe_parallel_count", kParallelCount)
-                                              PYXLA_HOST_HANDLER("xla_gpu_probe_fail", kFail))
+PYXLA_OP_TABLE(probe,
+               PYXLA_HOST_HANDLER("xla_gpu_probe_attributes", kAttributes)
+                   PYXLA_HOST_HANDLER("xla_gpu_probe_optionals", kOptionals)
+                       PYXLA_HOST_HANDLER("xla_gpu_probe_names", kNames) PYXLA_HOST_HANDLER("xla_gpu_probe_iota", kIota)
+                           PYXLA_HOST_HANDLER("xla_gpu_probe_accumulate", kAccumulate)
+                               PYXLA_HOST_HANDLER("xla_gpu_probe_increment", kIncrement)
+                                   PYXLA_HOST_HANDLER("xla_gpu_probe_parallel_count", kParallelCount)
+                                       PYXLA_HOST_HANDLER("xla_gpu_probe_fail", kFail))

@@ -42,6 +42,17 @@ def _(a, x, b=None):
 
 
 @custom_op
+def probe_names(calls: torch.Tensor, key: torch.Tensor, type: float, tuple: list[int]) -> torch.Tensor:
+    """calls + type * key + tuple[0]: arguments called as what pyxla's own code uses."""
+    return calls + type * key + tuple[0]
+
+
+@probe_names.register_fake
+def _(calls, key, type, tuple):
+    return torch.empty_like(calls)
+
+
+@custom_op
 def probe_iota(n: int, start: int, device: torch.device) -> torch.Tensor:
     """start, start + 1, ...: an op without operands, whose result's shape is an attribute."""
     return torch.arange(start, start + n, dtype=torch.float32, device=device)
