@@ -102,6 +102,10 @@ def write_call(
     who listens. Else it calls `otherwise`, as it always does for an op in place or without a tensor to look at.
 
     Args:
+        name: name of the op.
+        schema: schema of the op.
+        emit: from write_emit.
+        otherwise: takes the op's arguments.
         with_keyset: torch's dispatch keys come before the arguments and are handed to `otherwise`.
     """
     first = next((a for a in schema.tensors if a.kind == "Tensor"), None)

@@ -1,7 +1,6 @@
 """`devtool new-op`: names, all or nothing, and that what it writes builds, passes, and fails when it is changed."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
