@@ -13,7 +13,7 @@ from pyxla_kernels.rms_norm.rms_norm import rms_norm
 
 from pyxla.compare import compare
 
-# Shape -> calls in a graph: a step of XLA costs more than one small rms_norm, and a model of 32 layers has 65 in a step.
+# Shape -> calls in a graph: a step of XLA costs more than one small rms_norm, and a model of 32 layers has 65 of them.
 SHAPES = {(1, 4096): 65, (64, 4096): 65, (2048, 4096): 10, (512, 8192): 10, (16, 262144): 10}
 
 

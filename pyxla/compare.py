@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 
 def compare(
-    where: str, got: torch.Tensor, want: torch.Tensor, *, roundings: int = 16, peer_error: float | None = None
+    where: str, got: torch.Tensor, want: torch.Tensor, *, roundings: int = 16, peer: torch.Tensor | None = None
 ) -> float:
     """Raises AssertionError unless every element is right; returns the worst error as a share of what is allowed.
 
     An element may differ by one unit in the last place of its own value (a correctly rounded result differs by half of
-    one) and by `roundings` float32 roundings of the largest value in its row, for what is accumulated in float32. With
-    a peer, the largest error may also be no more than 1.5 times the peer's (or one unit in the last place of the
-    largest value, which a lucky peer does not take away).
+    one) and by `roundings` float32 roundings of the largest value in its row, for what is accumulated in float32.
+
+    The error of a peer, torch's own op in the same dtype, is a second limit: the root mean square of ours may be 1.5
+    times the peer's, or one unit in the last place, which a lucky peer does not take away. Not the largest error: that
+    is one outlier, over forty seeds of one attention 0.7 to 1.9 times the peer's where the mean square was 0.9 to 1.15.
 
     Args:
         where: first words of the message.
         got: the result, any dtype.
         want: the reference's result, float64 (integers and bools must be equal).
         roundings: float32 roundings of a row's largest value.
-        peer_error: largest absolute error of torch's own op in the same dtype; None, or NaN, which says nothing: no
-            such limit.
+        peer: the peer's result. None, or one that is not finite where `want` is: no such limit.
     """
     __tracebackhide__ = True  # pytest then shows the message and not this function
     assert got.shape == want.shape, f"{where}: shape: expected {tuple(want.shape)}, got {tuple(got.shape)}"
@@ -49,13 +48,20 @@ def compare(
     error = torch.where(finite, (wide - want).abs(), 0.0).nan_to_num(nan=torch.inf)
     wrong = error > limit
     assert not bool(wrong.any()), f"{where}: values: {_first(wrong, wide, want)}"
-    if peer_error is not None and not math.isnan(peer_error):
-        allowed = max(1.5 * peer_error, _unit(magnitude.max(), got.dtype).item())
-        worst = error.max().item()
-        assert worst <= allowed, (
-            f"{where}: values: expected an error of at most {allowed:.3g} (1.5x torch's own), got {worst:.3g}"
+    if peer is not None:
+        peer_error = torch.where(finite, (peer.double() - want).abs(), 0.0)
+        allowed = max(1.5 * _root_mean_square(peer_error), _root_mean_square(_unit(magnitude, got.dtype)))
+        ours = _root_mean_square(error)
+        # A NaN of the peer's says nothing.
+        assert not ours > allowed, (
+            f"{where}: values: expected a root mean square error of at most {allowed:.3g} (1.5x torch's own), "
+            f"got {ours:.3g}"
         )
     return (error / limit.clamp(min=torch.finfo(torch.float64).tiny)).max().item()
+
+
+def _root_mean_square(error: torch.Tensor) -> float:
+    return error.square().mean().sqrt().item()
 
 
 def _unit(magnitude: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

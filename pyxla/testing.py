@@ -35,8 +35,8 @@ class Case:
         name: short, for the test's id: "bf16-3x1000".
         why: the reason for this size or these values.
         build: makes the arguments by name, CPU tensors, from a seeded generator.
-        peer: torch's own computation of the same arguments in the same dtype, if it has one: the op's largest error may
-            be 1.5 times the peer's.
+        peer: torch's own computation of the same arguments in the same dtype, if it has one: the op's root mean
+            square error may be 1.5 times the peer's.
         roundings: how many float32 roundings of a row's largest value the result may carry beside its own rounding.
     """
 
@@ -204,36 +204,31 @@ def _check_on_xla(call: Callable[[dict], Any], op: CustomOp, case: Case, record:
     for seed in (0, 1):
         arguments = case.arguments(seed)
         want = oracle(op, arguments)
-        peer_error = _peer_errors(op, case, arguments, want)
+        peers = _peer_results(op, case, arguments)
         on_xla = _to_xla(arguments)
         before = compilations()
         got = _outputs(op, on_xla, call(on_xla))
         _synchronize(got)
         if seed:
             record["recompiles"] = compilations() - before
-        record["error"] = max(record["error"], _compare(op, case, tuple(t.cpu() for t in got), want, peer_error))
+        record["error"] = max(record["error"], _compare(op, case, tuple(t.cpu() for t in got), want, peers))
     assert record["recompiles"] == 0, f"{op.name}: expected no compilation for new values, got {record['recompiles']}"
 
 
-def _compare(op: CustomOp, case: Case, got: tuple, want: tuple, peer_errors: tuple | None = None) -> float:
+def _compare(op: CustomOp, case: Case, got: tuple, want: tuple, peers: tuple | None = None) -> float:
     assert len(got) == len(want), f"{op.name}: expected {len(want)} results, got {len(got)}"
-    peers = peer_errors or (None,) * len(want)
     where = f"{op.name}[{case.name}]"
     return max(
-        compare(where, g, w, roundings=case.roundings, peer_error=p) for g, w, p in zip(got, want, peers, strict=True)
+        compare(where, g, w, roundings=case.roundings, peer=p)
+        for g, w, p in zip(got, want, peers or (None,) * len(want), strict=True)
     )
 
 
-def _peer_errors(op: CustomOp, case: Case, arguments: dict[str, Any], want: tuple) -> tuple | None:
+def _peer_results(op: CustomOp, case: Case, arguments: dict[str, Any]) -> tuple | None:
     if case.peer is None:
         return None
     results = case.peer(**{n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in arguments.items()})
-    results = results if isinstance(results, tuple) else (results,)
-    errors = [
-        (r.double() - w).abs().max().item() if w.numel() else 0.0
-        for r, w in zip(results, want[len(op.schema.mutated) :], strict=True)
-    ]
-    return (*(None for _ in op.schema.mutated), *errors)
+    return (*(None for _ in op.schema.mutated), *(results if isinstance(results, tuple) else (results,)))
 
 
 def _outputs(op: CustomOp, arguments: dict[str, Any], results: Any) -> tuple[torch.Tensor, ...]:
