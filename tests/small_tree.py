@@ -13,6 +13,7 @@ import sys
 import sysconfig
 import time
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -42,14 +43,17 @@ print(json.dumps({"prefix": sys.prefix, "arguments": sys.argv[1:], "installed": 
 """
 
 
-def write_wheel(folder: Path, name: str, version: str, size: int = 10) -> str:
+def write_wheel(
+    folder: Path, name: str, version: str, size: int = 10, *, tag: str = "py3-none-any", needs: Sequence[str] = ()
+) -> str:
     """Returns its line in a lock."""
-    wheel, info = folder / f"{name}-{version}-py3-none-any.whl", f"{name}-{version}.dist-info"
-    folder.mkdir(exist_ok=True)
+    wheel, info = folder / f"{name}-{version}-{tag}.whl", f"{name}-{version}.dist-info"
+    requires = "".join(f"Requires-Dist: {requirement}\n" for requirement in needs)
+    folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(f"{name}.py", "#" * size)
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}")
+        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
         archive.writestr(f"{info}/RECORD", "")
     return lock_line(name, version, wheel)
 
