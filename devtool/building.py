@@ -56,19 +56,17 @@ def build_ops(ops: Sequence[str], options: Options, *, clean: bool = False) -> l
     Raises:
         DevtoolError: a tool is missing, CMake or a compiler failed, or the disk did.
     """
-    cmake, ninja = _require_tool("cmake"), _require_tool("ninja")
-    _require_compiler()
-    folder = project.build_folder(options.sanitize)
-    folder.parent.mkdir(exist_ok=True)
     started = time.monotonic()
-    with _lock(folder):
+    with _locked_folder(options) as folder:
         if clean and list(ops) == project.op_names():
             for path in (folder, project.library_folder(options.sanitize)):
                 shutil.rmtree(path, ignore_errors=True)
-        _configure(cmake, ninja, folder, options)
+        ninja = _configure(folder, options)
         if clean:
             run_lines([ninja, "-C", str(folder), "-t", "clean", *ops], lambda line: None)
         libraries = [project.library(op, options.sanitize) for op in ops]
+        for path in libraries if clean else ():
+            path.with_suffix(".json").unlink(missing_ok=True)  # ninja removes the library that it lies beside, no more
         before = list(map(_identity, libraries))
         _run_ninja(ninja, folder, ops)
         built = [op for op, path, old in zip(ops, libraries, before, strict=True) if _identity(path) != old]
@@ -77,6 +75,17 @@ def build_ops(ops: Sequence[str], options: Options, *, clean: bool = False) -> l
     else:
         click.echo("build: nothing to do", err=True)
     return libraries
+
+
+def configure(options: Options) -> Path:
+    """Runs CMake, compiles nothing, and returns compile_commands.json, which editors and clangd read.
+
+    Raises:
+        DevtoolError: a tool is missing, or CMake failed.
+    """
+    with _locked_folder(options) as folder:
+        _configure(folder, options)
+    return folder / "compile_commands.json"
 
 
 def _require_tool(name: str) -> str:
@@ -108,13 +117,17 @@ def _run_ninja(ninja: str, folder: Path, ops: Sequence[str]) -> None:
     # All that fails is worth seeing at once: -k 0.
     status = run_lines([ninja, "-C", str(folder), "-k", "0", *ops], output, {**os.environ, "NINJA_STATUS": "[%f/%t] "})
     output.close()
+    if status and "rebuilding 'build.ninja'" in output.text():  # an op folder came or went, and CMake refuses it
+        raise _configure_failure(output.text())
     if status:
         where, got = output.blame()
         raise _failure(where, "it to build", got, output.text(), f"correct the error above, then devtool build {where}")
 
 
-def _configure(cmake: str, ninja: str, folder: Path, options: Options) -> None:
-    """Runs CMake unless the folder is configured for the same options, interpreter and compilers."""
+def _configure(folder: Path, options: Options) -> str:
+    """Runs CMake unless the folder is configured for the same options, interpreter and compilers; returns ninja."""
+    cmake, ninja = _require_tool("cmake"), _require_tool("ninja")
+    _require_compiler()
     command = [
         cmake, "-G", "Ninja", "-S", str(project.kernels()), "-B", str(folder), f"-DCMAKE_MAKE_PROGRAM={ninja}",
         f"-DPython3_EXECUTABLE={sys.executable}", f"-DPYXLA_LIBRARY_DIR={project.library_folder(options.sanitize)}",
@@ -128,15 +141,21 @@ def _configure(cmake: str, ninja: str, folder: Path, options: Options) -> None:
     configured = folder / "devtool_configuration.json"
     wanted = json.dumps(key, indent=1)
     if (folder / "build.ninja").is_file() and configured.is_file() and configured.read_text() == wanted:
-        return
+        return ninja
     configured.unlink(missing_ok=True)
     lines: list[str] = []
     # --fresh: CMake keeps the first compiler that it saw otherwise. It starts over, so all is compiled anew.
     if run_lines([*command[:1], "--fresh", *command[1:]], lines.append):
         shown = "\n".join(line for line in lines if not line.startswith("-- ")).strip()
         click.echo(shown, err=True)
-        raise _failure("configure", "CMake to succeed", "the error above", shown, "devtool build --clean starts over")
+        raise _configure_failure(shown)
     configured.write_text(wanted)
+    return ninja
+
+
+def _configure_failure(output: str) -> DevtoolError:
+    hint = "correct the error above; devtool build --clean starts over"
+    return _failure("configure", "CMake to succeed", "the error above", output, hint)
 
 
 def _tools() -> list[Path]:
@@ -164,8 +183,10 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 @contextlib.contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """One build at a time per folder. The system lets go of the lock when devtool ends, however it ends."""
+def _locked_folder(options: Options) -> Iterator[Path]:
+    """Where CMake works, for one build at a time. The system lets go of the lock when devtool ends, however it ends."""
+    folder = project.build_folder(options.sanitize)
+    folder.parent.mkdir(exist_ok=True)
     with folder.with_suffix(".lock").open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -176,4 +197,4 @@ def _lock(folder: Path) -> Iterator[None]:
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
-        yield
+        yield folder

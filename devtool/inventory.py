@@ -30,24 +30,21 @@ def inventory() -> list[dict[str, Any]]:
 
 def _library(op: str) -> dict[str, Any]:
     from pyxla.errors import LibraryError
-    from pyxla.libraries import check_fresh, library_path
-    from pyxla.op_table import read_op_table
+    from pyxla.libraries import check_fresh, library_path, load_library
 
     found = library_path(op)
     if found is None:
         return _entry("not built", f"devtool build {op}", None)
     path, origin = found
     try:
-        table = read_op_table(path)
+        library = load_library(op, path, origin)
     except LibraryError as error:
         return _entry("corrupt", error.message, path)
-    if table is None or table.op != op:
-        return _entry("corrupt", f"it holds {table.op if table else 'no op'}", path)
     try:
-        check_fresh(op, path, table)
+        check_fresh(library)
     except LibraryError as error:
-        return _entry("stale", error.message, path, table)
-    return _entry("built" if origin == "checkout" else origin, "", path, table)
+        return _entry("stale", error.message, path, library.table)
+    return _entry("built" if origin == "checkout" else origin, "", path, library.table)
 
 
 def _entry(state: str, reason: str, path: Any, table: Any = None) -> dict[str, Any]:

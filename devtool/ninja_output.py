@@ -58,6 +58,8 @@ class NinjaOutput:
         ops = ", ".join(dict.fromkeys(match["op"] for match in objects + links))
         if objects:
             return ops, f"errors in {', '.join(dict.fromkeys(match['source'] for match in objects))}"
+        if links and any(line.startswith("CMake Error") for line in self._messages):
+            return ops, "a library that fails a check"  # of kernels/cmake/manifest.cmake
         if links:
             return ops, "errors while linking"
         errors = [line.removeprefix("ninja: ") for line in self._ninja if "error" in line]

@@ -47,6 +47,9 @@ def select_ops(where: str, names: Sequence[str]) -> list[str]:
     known = op_names()
     for name in names:
         if name not in known:
+            if (kernels() / name).is_dir():
+                message = f"{where}: OP: expected kernels/{name}/{name}_ffi.cc, got a folder without it"
+                raise DevtoolError(message, "write the file with the handlers and the op table (kernels/README.md)")
             raise unknown(where, "OP", "a folder of kernels/", name, known, f"devtool new-op {name}")
     return list(dict.fromkeys(names)) or known
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pyxla.build_stamp import build_stamp
 from pyxla.errors import LibraryError, mismatch
-from pyxla.op_table import OpTable, read_op_table
+from pyxla.manifest import check_digest, check_table, manifest_path, read_manifest
+from pyxla.op_table import OpTable, check_elf, read_op_table, rebuild
+from pyxla.source_digest import source_digest
 
 KERNELS_PACKAGE = "pyxla_kernels"
 _OP_NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -53,21 +54,23 @@ def preloaded_libraries() -> tuple[Library, ...]:
     """The custom-call libraries among LD_PRELOAD's entries.
 
     Raises:
-        LibraryError: an entry cannot be loaded, or two entries hold the same op.
+        LibraryError: an entry cannot be loaded or is not what its manifest says, or two entries hold the same op.
     """
     found: dict[str, Library] = {}
     for entry in re.split(r"[: ]+", os.environ.get("LD_PRELOAD", "").strip()):
         path = _mapped_path(entry) if entry else None
-        table = read_op_table(path) if path else None
-        if path is None or table is None:
+        # Someone else's library is none of our business, nor is what lies beside it.
+        if path is None or read_op_table(path) is None:
             continue
-        other = found.get(table.op)
+        library = _load(path, "preloaded")
+        op = library.table.op
+        other = found.get(op)
         if other is not None and other.path.resolve() != path.resolve():
             raise LibraryError(
-                mismatch(table.op, "LD_PRELOAD", "one library with this op", f"{other.path} and {path}"),
+                mismatch(op, "LD_PRELOAD", "one library with this op", f"{other.path} and {path}"),
                 "take one of them out of LD_PRELOAD",
             )
-        found[table.op] = Library(path, "preloaded", table)
+        found[op] = library
     return tuple(found.values())
 
 
@@ -96,36 +99,78 @@ def library_path(op: str) -> tuple[Path, str] | None:
 
 
 def find_library(op: str) -> Library:
-    """Loads the library of an op and checks that it was built from the sources at hand.
+    """Loads the library of an op and checks that it is what its manifest says, built from the sources at hand.
 
     Raises:
-        LibraryError: there is none, it is corrupt, it holds another op, or it is stale.
+        LibraryError: there is none, it is corrupt, it holds another op, it differs from its manifest, or it is stale.
     """
-    place = library_path(op)
-    if place is None:
-        raise LibraryError(
-            mismatch(op, "library", f"lib{op}.so", "none preloaded, built or installed"), f"devtool build {op}"
-        )
-    path, origin = place
-    table = read_op_table(path)
-    if table is None or table.op != op:
-        got = f"that of {table.op}" if table else "none"
+    library = next((library for library in preloaded_libraries() if library.table.op == op), None)
+    if library is None:
+        place = library_path(op)
+        if place is None:
+            raise LibraryError(
+                mismatch(op, "library", f"lib{op}.so", "none preloaded, built or installed"), f"devtool build {op}"
+            )
+        library = load_library(op, *place)
+    check_fresh(library)
+    return library
+
+
+def load_library(op: str, path: Path, origin: str) -> Library:
+    """Loads the library of an op that lies at `path`, after comparing it with its manifest.
+
+    Args:
+        op: name of the op.
+        path: the file.
+        origin: "preloaded", "checkout" or "installed".
+
+    Raises:
+        LibraryError: it is corrupt, it holds another op, it differs from its manifest, or it lacks one.
+    """
+    library = _load(path, origin)
+    if library is None or library.table.op != op:
+        got = f"that of {library.table.op}" if library else "none"
         raise LibraryError(mismatch(op, "library", f"the op table of {op}", f"{got} in {path}"), f"devtool build {op}")
-    check_fresh(op, path, table)
+    return library
+
+
+def _load(path: Path, origin: str) -> Library | None:
+    """The library, or None if it is of another kind."""
+    check_elf(path)
+    manifest = read_manifest(path)
+    if manifest is not None:
+        check_digest(path, manifest)  # before any of its code runs
+    table = read_op_table(path)
+    if table is None:
+        return None
+    if manifest is not None:
+        check_table(path, manifest, table)
+    # Two may lack one. What someone compiled by hand is known by its sources (check_fresh). And whoever names a file in
+    # LD_PRELOAD has chosen that file: it is loaded already, and may come from a build that knows no manifests.
+    elif origin != "preloaded" and _sources_digest(table.op) is None:
+        raise LibraryError(
+            mismatch(table.op, "manifest", f"{manifest_path(path).name} beside the library", f"none beside {path}"),
+            f"install library and manifest together, or {rebuild(path)} in a checkout",
+        )
     return Library(path, origin, table)
 
 
-def check_fresh(op: str, path: Path, table: OpTable) -> None:
-    """Raises LibraryError if the op's sources are at hand and differ from those that the library was built from."""
+def _sources_digest(op: str) -> str | None:
     folder = kernels_folder()
-    stamp = build_stamp(folder, op) if folder else None
-    if stamp is not None and stamp != table.build_stamp:
+    return source_digest(folder, op) if folder else None
+
+
+def check_fresh(library: Library) -> None:
+    """Raises LibraryError if the op's sources are at hand and differ from those that the library was built from."""
+    op, built_from = library.table.op, library.table.source_digest
+    digest = _sources_digest(op)
+    if digest is not None and digest != built_from:
         raise LibraryError(
             mismatch(
                 op,
                 "library",
-                f"build stamp {stamp[:12]} (the sources in {folder})",
-                f"{table.build_stamp[:12]} in {path}",
+                f"source digest {digest[:12]} (the sources in {kernels_folder()})",
+                f"{built_from[:12]} in {library.path}",
             ),
             f"devtool build {op} --clean",
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 from pyxla.errors import LibraryError, mismatch
 
 SYMBOL = "pyxla_op_table"
-VERSION = 1
+VERSION = 2
 
 _ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
 
@@ -38,7 +38,8 @@ class OpTable:
     op: str
     ffi_api_version: tuple[int, int]
     cuda_architectures: tuple[str, ...]
-    build_stamp: str
+    source_digest: str
+    flags_digest: str
     compiler: str
     handlers: tuple[Handler, ...]
 
@@ -62,7 +63,8 @@ class _COpTable(ctypes.Structure):
         ("ffi_api_minor", ctypes.c_int32),
         ("op", ctypes.c_char_p),
         ("cuda_architectures", ctypes.c_char_p),
-        ("build_stamp", ctypes.c_char_p),
+        ("source_digest", ctypes.c_char_p),
+        ("flags_digest", ctypes.c_char_p),
         ("compiler", ctypes.c_char_p),
         ("handler_count", ctypes.c_size_t),
         ("handlers", ctypes.POINTER(_CHandler)),
@@ -75,11 +77,11 @@ def read_op_table(path: Path) -> OpTable | None:
     Raises:
         LibraryError: no such file, not a whole ELF library for this machine, or a table of another version.
     """
-    _check_elf(path)
+    check_elf(path)
     try:
         library = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL)
     except OSError as error:
-        raise LibraryError(mismatch(_name(path), "library", "a loadable library", error), _rebuild(path)) from error
+        raise LibraryError(mismatch(op_of(path), "library", "a loadable library", error), rebuild(path)) from error
     try:
         function = getattr(library, SYMBOL)
     except AttributeError:
@@ -89,8 +91,8 @@ def read_op_table(path: Path) -> OpTable | None:
     if table.version != VERSION or table.struct_size != ctypes.sizeof(_COpTable):
         got = f"version {table.version} of {table.struct_size} bytes in {path}"
         raise LibraryError(
-            mismatch(_name(path), "op table", f"version {VERSION} of {ctypes.sizeof(_COpTable)} bytes", got),
-            _rebuild(path),
+            mismatch(op_of(path), "op table", f"version {VERSION} of {ctypes.sizeof(_COpTable)} bytes", got),
+            rebuild(path),
         )
     handlers = tuple(
         Handler(h.target.decode(), h.platform.decode(), h.instantiate, h.prepare, h.initialize, h.execute)
@@ -100,21 +102,22 @@ def read_op_table(path: Path) -> OpTable | None:
         op=table.op.decode(),
         ffi_api_version=(table.ffi_api_major, table.ffi_api_minor),
         cuda_architectures=tuple(filter(None, table.cuda_architectures.decode().split(","))),
-        build_stamp=table.build_stamp.decode(),
+        source_digest=table.source_digest.decode(),
+        flags_digest=table.flags_digest.decode(),
         compiler=table.compiler.decode(),
         handlers=handlers,
     )
 
 
-def _check_elf(path: Path) -> None:
-    """Raises unless the file is a whole 64-bit ELF library for this machine."""
+def check_elf(path: Path) -> None:
+    """Raises LibraryError unless the file is a whole 64-bit ELF library for this machine."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
             header = file.read(64)
             if len(header) < 64 or header[:4] != b"\x7fELF" or header[4] != 2:
                 raise LibraryError(
-                    mismatch(_name(path), "library", "a 64-bit ELF library", f"another file at {path}"), _rebuild(path)
+                    mismatch(op_of(path), "library", "a 64-bit ELF library", f"another file at {path}"), rebuild(path)
                 )
             (machine,) = struct.unpack_from("<H", header, 18)
             segment_offset, section_offset = struct.unpack_from("<QQ", header, 32)
@@ -122,12 +125,12 @@ def _check_elf(path: Path) -> None:
             file.seek(segment_offset)
             segments = file.read(segment_size * segment_count)
     except OSError as error:
-        raise LibraryError(mismatch(_name(path), "library", "a readable file", error), _rebuild(path)) from error
+        raise LibraryError(mismatch(op_of(path), "library", "a readable file", error), rebuild(path)) from error
     expected_machine = _ELF_MACHINES.get(platform.machine())
     if expected_machine is not None and machine != expected_machine:
         raise LibraryError(
-            mismatch(_name(path), "library", f"code for {platform.machine()}", f"ELF machine {machine} in {path}"),
-            _rebuild(path),
+            mismatch(op_of(path), "library", f"code for {platform.machine()}", f"ELF machine {machine} in {path}"),
+            rebuild(path),
         )
     ends = [section_offset + section_size * section_count, segment_offset + segment_size * segment_count]
     for offset in range(0, len(segments) - segment_size + 1, segment_size or 1):
@@ -135,14 +138,16 @@ def _check_elf(path: Path) -> None:
         ends.append(file_offset + file_size)
     if size < max(ends):
         raise LibraryError(
-            mismatch(_name(path), "library", f"{max(ends)} bytes, as its ELF header says", f"{size} in {path}"),
-            _rebuild(path),
+            mismatch(op_of(path), "library", f"{max(ends)} bytes, as its ELF header says", f"{size} in {path}"),
+            rebuild(path),
         )
 
 
-def _name(path: Path) -> str:
+def op_of(path: Path) -> str:
+    """The op that a library's file name names."""
     return path.name.removeprefix("lib").removesuffix(".so")
 
 
-def _rebuild(path: Path) -> str:
-    return f"devtool build {_name(path)}"
+def rebuild(path: Path) -> str:
+    """The hint: the command that makes the library anew."""
+    return f"devtool build {op_of(path)}"

@@ -17,7 +17,8 @@ def compile_library(source: Path, output: Path, *definitions: str) -> Path:
     include = subprocess.run([sys.executable, finder], check=True, capture_output=True, text=True).stdout.split(";")[0]
     command = [
         *("g++", "-std=c++20", "-O1", "-shared", "-fPIC", f"-I{ROOT / 'kernels'}", "-isystem", include),
-        *('-DPYXLA_CUDA_ARCHITECTURES=""', '-DPYXLA_COMPILER="test"', "-Wall", "-Wextra", "-Werror"),
+        *('-DPYXLA_CUDA_ARCHITECTURES=""', '-DPYXLA_COMPILER="test"', '-DPYXLA_FLAGS_DIGEST="test"'),
+        *("-Wall", "-Wextra", "-Werror"),
         *(f"-D{definition}" for definition in definitions),
         *(str(source), "-o", str(output), f"-Wl,--version-script={ROOT / 'kernels/cmake/exports.map'}"),
     ]

@@ -14,7 +14,12 @@ import pytest
 from tests.conftest import ROOT
 
 # Smaller than any real one: half a second instead of six, where the test is about the build and not about the op.
-TINY = "int answer();\nint answer() { return 42; }\n"
+TINY = """#include "common/op_table.h"
+int answer();
+int answer() { return 42; }
+static XLA_FFI_Error* Run(XLA_FFI_CallFrame*) { return nullptr; }
+PYXLA_OP_TABLE(NAME, PYXLA_HOST_HANDLER("xla_gpu_NAME", Run))
+"""
 
 
 class Tree:
@@ -65,10 +70,10 @@ class Tree:
         )  # fmt: skip
 
     def tiny_op(self, name: str, source: str = TINY) -> Path:
-        """Adds an op folder with one source file that compiles at once, and returns the file."""
+        """Adds an op folder with one source file that compiles at once, and returns the file. NAME becomes the name."""
         path = self.kernels / name / f"{name}_ffi.cc"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(source)
+        path.write_text(source.replace("NAME", name))
         return path
 
     def library(self, op: str, folder: str = "lib") -> Path:

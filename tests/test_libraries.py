@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from pyxla import libraries, registry
-from pyxla.build_stamp import build_stamp
 from pyxla.errors import LibraryError
 from pyxla.libraries import Library, find_library, kernels_folder, library_path
 from pyxla.op_table import OpTable, read_op_table
+from pyxla.source_digest import source_digest
 from tests.conftest import ROOT, compile_library
 
 BUILT = ROOT / "build/lib"
@@ -142,23 +142,24 @@ def test_stale_library(tmp_path, monkeypatch):
         header.write("// changed\n")
     assert find_library("rms_norm").origin == "checkout"
     with pytest.raises(
-        LibraryError, match=r"simple_add: library: expected build stamp .*\n\nhint: devtool build simple_add"
+        LibraryError, match=r"simple_add: library: expected source digest .*\n\nhint: devtool build simple_add"
     ):
         find_library("simple_add")
     with (kernels / "common/checks.h").open("a") as header:
         header.write("// changed\n")
-    with pytest.raises(LibraryError, match="rms_norm: library: expected build stamp"):
+    with pytest.raises(LibraryError, match="rms_norm: library: expected source digest"):
         find_library("rms_norm")
 
 
-def test_build_stamp_is_the_one_that_the_build_writes():
+def test_source_digest_is_the_one_that_the_build_writes():
     for op in ("simple_add", "rms_norm", "paged_attention"):
-        assert find_library(op).table.build_stamp == build_stamp(kernels_folder(), op)
+        assert find_library(op).table.source_digest == source_digest(kernels_folder(), op)
 
 
 def test_installed_library_has_no_sources_to_be_stale_against(tmp_path, monkeypatch):
     (tmp_path / "simple_add").mkdir()
-    shutil.copy(BUILT / "libsimple_add.so", tmp_path / "simple_add")
+    for name in ("libsimple_add.so", "libsimple_add.json"):
+        shutil.copy(BUILT / name, tmp_path / "simple_add")
     monkeypatch.setattr(libraries, "kernels_folder", lambda: tmp_path)
     monkeypatch.setattr(libraries, "preloaded_libraries", lambda: ())
     assert library_path("simple_add") == (tmp_path / "simple_add/libsimple_add.so", "installed")
@@ -166,7 +167,7 @@ def test_installed_library_has_no_sources_to_be_stale_against(tmp_path, monkeypa
 
 
 def library(**changes) -> Library:
-    table = OpTable("rms_norm", (0, 1), ("80-real", "90a-real", "100-real", "100-virtual"), "", "", ())
+    table = OpTable("rms_norm", (0, 1), ("80-real", "90a-real", "100-real", "100-virtual"), "", "", "", ())
     return Library(Path("librms_norm.so"), "checkout", replace(table, **changes))
 
 

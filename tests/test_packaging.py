@@ -86,7 +86,7 @@ def test_wheel_fits_every_python_3_of_the_platform(wheel):
 
 def test_wheel_holds_each_op_with_its_library(contents):
     for op in OPS:
-        for name in ("__init__.py", f"{op}.py", "cases.py", f"lib{op}.so"):
+        for name in ("__init__.py", f"{op}.py", "cases.py", f"lib{op}.so", f"lib{op}.json"):
             assert f"pyxla_kernels/{op}/{name}" in contents
 
 

@@ -19,16 +19,20 @@ sanitize_option = click.option(
 @click.command()
 @click.argument("ops", metavar="[OP]...", nargs=-1)
 @click.option("--clean", is_flag=True, help="Build from scratch")
+@click.option("--configure-only", is_flag=True, help="Write compile_commands.json, compile nothing")
 @cuda_option
 @sanitize_option
-def build(ops: tuple[str, ...], clean: bool, cuda: str, sanitize: str | None) -> None:
+def build(ops: tuple[str, ...], clean: bool, configure_only: bool, cuda: str, sanitize: str | None) -> None:
     """Build op libraries; prints their paths
 
     \b
     Example: devtool build rms_norm
     """
     from devtool import project
-    from devtool.building import Options, build_ops
+    from devtool.building import Options, build_ops, configure
 
+    if configure_only:
+        click.echo(configure(Options(cuda, sanitize)))
+        return
     for path in build_ops(project.select_ops("build", ops), Options(cuda, sanitize), clean=clean):
         click.echo(path)

@@ -13,7 +13,7 @@
 
 namespace pyxla {
 
-inline constexpr int32_t kOpTableVersion = 1;
+inline constexpr int32_t kOpTableVersion = 2;
 
 // One target on one platform. A stage that is not used is null; `execute` never is.
 struct Handler {
@@ -32,14 +32,15 @@ struct OpTable {
   int32_t ffi_api_minor;
   const char* op;
   const char* cuda_architectures;  // "80-real,90a-real,100-real,100-virtual", empty without CUDA code
-  const char* build_stamp;         // SHA-256 over the sources; pyxla/build_stamp.py computes the same
+  const char* source_digest;       // SHA-256 over the sources; pyxla/source_digest.py computes the same
+  const char* flags_digest;        // SHA-256 over the text of the flags, which is in the manifest lib<op>.json
   const char* compiler;            // "GNU 12.2.0" or "GNU 12.2.0, NVIDIA 13.0.88"
   size_t handler_count;
   const Handler* handlers;
 };
 
-// Written by the build into a file of its own (cmake/build_stamp.cmake).
-extern const char kBuildStamp[];
+// Written by the build into a file of its own (cmake/source_digest.cmake).
+extern const char kSourceDigest[];
 
 }  // namespace pyxla
 
@@ -57,18 +58,20 @@ extern const char kBuildStamp[];
 // Defines the table of the library. Once per op, at file scope, no comma between the lines:
 //   PYXLA_OP_TABLE(rms_norm, PYXLA_HOST_HANDLER("xla_gpu_rms_norm", kHost)
 //                            PYXLA_CUDA_HANDLER("xla_gpu_rms_norm", kCuda))
-#define PYXLA_OP_TABLE(op, handler_lines)                                                    \
-  extern "C" __attribute__((visibility("default"))) const pyxla::OpTable* pyxla_op_table() { \
-    static const pyxla::Handler handlers[] = {handler_lines};                                \
-    static const pyxla::OpTable table = {sizeof(pyxla::OpTable),                             \
-                                         pyxla::kOpTableVersion,                             \
-                                         XLA_FFI_API_MAJOR,                                  \
-                                         XLA_FFI_API_MINOR,                                  \
-                                         #op,                                                \
-                                         PYXLA_CUDA_ARCHITECTURES,                           \
-                                         pyxla::kBuildStamp,                                 \
-                                         PYXLA_COMPILER,                                     \
-                                         sizeof(handlers) / sizeof(handlers[0]),             \
-                                         handlers};                                          \
-    return &table;                                                                           \
+#define PYXLA_OP_TABLE(op, handler_lines)                                                        \
+  extern "C" __attribute__((visibility("default"))) const pyxla::OpTable* pyxla_op_table() {     \
+    static const pyxla::Handler handlers[] = {handler_lines};                                    \
+    static_assert(sizeof(handlers) > 0, "op table: expected a line for each handler, got none"); \
+    static const pyxla::OpTable table = {sizeof(pyxla::OpTable),                                 \
+                                         pyxla::kOpTableVersion,                                 \
+                                         XLA_FFI_API_MAJOR,                                      \
+                                         XLA_FFI_API_MINOR,                                      \
+                                         #op,                                                    \
+                                         PYXLA_CUDA_ARCHITECTURES,                               \
+                                         pyxla::kSourceDigest,                                   \
+                                         PYXLA_FLAGS_DIGEST,                                     \
+                                         PYXLA_COMPILER,                                         \
+                                         sizeof(handlers) / sizeof(handlers[0]),                 \
+                                         handlers};                                              \
+    return &table;                                                                               \
   }

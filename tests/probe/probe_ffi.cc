@@ -122,8 +122,8 @@ XLA_FFI_DEFINE_HANDLER(kFail, Fail, ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Ret<f
 }  // namespace
 
 namespace pyxla {
-extern const char kBuildStamp[];
-const char kBuildStamp[] = "no sources of an op";
+extern const char kSourceDigest[];
+const char kSourceDigest[] = "no sources of an op";
 }  // namespace pyxla
 
 PYXLA_OP_TABLE(probe,

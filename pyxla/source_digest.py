@@ -1,6 +1,6 @@
-"""The build stamp of an op's sources: what tells a stale library from a fresh one.
+"""The source digest of an op: SHA-256 over its sources, which tells a stale library from a fresh one.
 
-The build writes the same stamp into the library (kernels/cmake/build_stamp.cmake).
+The build writes the same digest into the library (kernels/cmake/source_digest.cmake).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PATTERNS = (
 )
 
 
-def build_stamp(kernels: Path, op: str) -> str | None:
+def source_digest(kernels: Path, op: str) -> str | None:
     """SHA-256 over all that goes into lib<op>.so, or None where the folder holds no sources (an installed wheel).
 
     Args:

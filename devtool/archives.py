@@ -1,0 +1,75 @@
+"""Takes the libraries and their manifests out of a wheel or a release tarball, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from devtool.errors import DevtoolError
+
+_WANTED = re.compile(r"lib[^/]+\.(so|json)")
+_DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError)
+
+
+def is_archive(path: Path) -> bool:
+    """Whether the file's name is that of a wheel or a tarball."""
+    return path.name.endswith((".whl", ".tar.gz"))
+
+
+def unpack_libraries(archive: Path, into: Path) -> dict[str, Path]:
+    """Unpacks lib<op>.so and lib<op>.json; returns each library's name in the archive and its file.
+
+    A file lies in a folder that is numbered, not named, after its folder in the archive: whatever the archive calls it,
+    it stays inside `into`.
+
+    Raises:
+        DevtoolError: the archive is damaged, or an entry would leave the folder that it is unpacked in.
+    """
+    folders: dict[PurePosixPath, Path] = {}
+    found: dict[str, Path] = {}
+    try:
+        with contextlib.closing(_entries(archive)) as entries:
+            for name, open_file in entries:
+                place = PurePosixPath(name)
+                if place.is_absolute() or ".." in place.parts:
+                    raise _refused(archive, "entries that stay in their folder", name)
+                if not _WANTED.fullmatch(place.name):
+                    continue
+                folder = folders.setdefault(place.parent, into / str(len(folders)))
+                folder.mkdir(exist_ok=True)
+                if open_file is None or (folder / place.name).exists():
+                    raise _refused(archive, "each library and manifest once, as a plain file", name)
+                with open_file() as content, (folder / place.name).open("xb") as file:
+                    shutil.copyfileobj(content, file)
+                if place.suffix == ".so":
+                    found[name] = folder / place.name
+    except _DAMAGED as error:
+        raise _refused(archive, "a whole archive", f"{type(error).__name__}: {error}") from error
+    return found
+
+
+def _entries(archive: Path) -> Iterator[tuple[str, Callable[[], IO[bytes]] | None]]:
+    """(name, what opens it); None for what is no plain file."""
+    if archive.name.endswith(".whl"):
+        with zipfile.ZipFile(archive) as wheel:
+            for info in wheel.infolist():
+                yield info.filename, None if info.is_dir() else partial(wheel.open, info)
+    else:
+        with tarfile.open(archive, "r:gz") as tarball:
+            for member in tarball:
+                yield member.name, partial(tarball.extractfile, member) if member.isfile() else None
+            # Whether the stream is whole shows at its end, which lies behind that of the last member.
+            while tarball.fileobj.read(1 << 20):
+                pass
+
+
+def _refused(archive: Path, expected: str, got: str) -> DevtoolError:
+    return DevtoolError(f"verify: PATH: expected {expected}, got {got} in {archive}", "download or build it anew")

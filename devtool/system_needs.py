@@ -1,0 +1,91 @@
+"""What a library needs of the system that it runs on, read from its file with pyelftools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# What a library may need: what Ubuntu 22.04 and Debian 12 bring, the oldest systems that are still common where this
+# torch runs. glibc is 2.35 there and 2.36 here, libstdc++ and libgcc are of GCC 12 on both. The driver's libcuda is not
+# among them: the CUDA runtime inside the library opens it when it is first used.
+LIBRARIES = frozenset(
+    {
+        *("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1"),
+        *("libstdc++.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"),
+    }
+)
+NEWEST = {"GLIBC": "2.35", "GLIBCXX": "3.4.30", "CXXABI": "1.3.13", "GCC": "12.0.0"}
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What the dynamic loader will look for.
+
+    Attributes:
+        libraries: names (DT_NEEDED), in their order.
+        search_paths: DT_RPATH and DT_RUNPATH.
+        versions: of symbols, such as GLIBC_2.34.
+    """
+
+    libraries: tuple[str, ...]
+    search_paths: tuple[str, ...]
+    versions: tuple[str, ...]
+
+    def highest(self) -> list[str]:
+        """The highest version of each kind, and every one that is no number, such as GLIBC_PRIVATE."""
+        found: dict[str, str] = {}
+        for name in sorted(self.versions, key=lambda name: (_number(name) or (), name)):
+            found[name.rpartition("_")[0] if _number(name) else name] = name
+        return sorted(found.values())
+
+    def problems(self) -> Iterator[tuple[str, str, str]]:
+        """(what, expected, got) for each need that those systems do not meet."""
+        for name in self.libraries:
+            if name not in LIBRARIES:
+                yield "needs", "a library of every system", name
+        for path in self.search_paths:
+            yield "needs", "no RPATH and no RUNPATH", path
+        for name in self.highest():
+            kind = name.rpartition("_")[0]
+            if kind not in NEWEST:
+                yield "versions", f"versions of {', '.join(NEWEST)}", name
+            elif not _number(name) or _number(name) > _number(f"{kind}_{NEWEST[kind]}"):
+                yield "versions", f"at most {kind}_{NEWEST[kind]}", name
+
+
+def _number(version: str) -> tuple[int, ...] | None:
+    parts = version.rpartition("_")[2].split(".")
+    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else None
+
+
+def read_needs(path: Path) -> Needs:
+    """Reads the dynamic section and the symbol versions of an ELF library.
+
+    Raises:
+        ValueError: the file is none, or is damaged.
+    """
+    from elftools.elf.elffile import ELFFile
+
+    try:
+        with path.open("rb") as file:
+            elf = ELFFile(file)
+            tags = [tag for segment in elf.iter_segments("PT_DYNAMIC") for tag in segment.iter_tags()]
+            sections = list(elf.iter_sections("SHT_GNU_verneed"))
+            versions = [
+                aux.name for section in sections for _, auxiliary in section.iter_versions() for aux in auxiliary
+            ]
+    except OSError:
+        raise
+    except Exception as error:  # whatever pyelftools' parser trips over
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+    kinds = [tag.entry.d_tag for tag in tags]
+    if not tags or ("DT_VERNEED" in kinds and not sections):
+        raise ValueError("no dynamic section" if not tags else "no section with the symbols' versions")
+    return Needs(
+        tuple(tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED"),
+        tuple(
+            getattr(tag, tag.entry.d_tag[3:].lower()) for tag in tags if tag.entry.d_tag in ("DT_RPATH", "DT_RUNPATH")
+        ),
+        tuple(dict.fromkeys(versions)),
+    )

@@ -1,0 +1,127 @@
+"""The manifest of a library: lib<op>.json beside lib<op>.so, in which the build says what it made, and of what.
+
+kernels/cmake/manifest.cmake writes it. A library whose bytes or whose own table say otherwise is refused: it was
+changed after the build, or copied over another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from pyxla.errors import LibraryError, mismatch
+from pyxla.op_table import OpTable, op_of, rebuild
+
+# The fields that are lists, and of what; the others are text.
+_LISTS = {"cuda_architectures": str, "ffi_api_version": int}
+# What the library's own table says too.
+_IN_TABLE = ("op", "source_digest", "compiler", "flags_digest", "cuda_architectures", "ffi_api_version")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What the build says of a library.
+
+    Attributes:
+        op: the op's name.
+        library: the library's file name.
+        sha256: SHA-256 of the library.
+        source_digest: SHA-256 over the sources, as pyxla/source_digest.py computes it.
+        compiler: the compilers and their versions.
+        flags: all flags that shape the library's bytes.
+        flags_digest: SHA-256 of `flags`.
+        cuda_architectures: of the CUDA code; empty without it.
+        ffi_api_version: of the XLA FFI headers that the library was compiled with.
+    """
+
+    op: str
+    library: str
+    sha256: str
+    source_digest: str
+    compiler: str
+    flags: str
+    flags_digest: str
+    cuda_architectures: tuple[str, ...]
+    ffi_api_version: tuple[int, ...]
+
+
+def manifest_path(library: Path) -> Path:
+    """Where a library's manifest lies, or would lie."""
+    return library.with_suffix(".json")
+
+
+def read_manifest(library: Path) -> Manifest | None:
+    """The manifest beside a library, or None if there is none.
+
+    Raises:
+        LibraryError: it cannot be read, is not whole, or lacks a field.
+    """
+    path, op, hint = manifest_path(library), op_of(library), f"{rebuild(library)} --clean"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LibraryError(mismatch(op, "manifest", "a readable file", error), hint) from error
+    except (ValueError, RecursionError) as error:
+        raise LibraryError(mismatch(op, "manifest", "whole JSON", f"{error} in {path}"), hint) from error
+    found = {}
+    for name in (field.name for field in fields(Manifest)):
+        value = values.get(name) if isinstance(values, dict) else None
+        if not _has_type(value, _LISTS.get(name)):
+            raise LibraryError(
+                mismatch(op, "manifest", f"{name} as the build writes it", f"{value!r} in {path}"),
+                hint,
+            )
+        found[name] = tuple(value) if name in _LISTS else value
+    return Manifest(**found)
+
+
+def _has_type(value: object, item: type | None) -> bool:
+    """Whether it is text or, with `item`, a list of these."""
+    if item is None:
+        return isinstance(value, str)
+    return isinstance(value, list) and all(isinstance(entry, item) for entry in value)
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_digest(library: Path, manifest: Manifest) -> None:
+    """Raises LibraryError unless the library is, byte for byte, the one that the manifest was written for."""
+    got = file_digest(library)
+    if got != manifest.sha256:
+        raise LibraryError(
+            mismatch(
+                op_of(library),
+                "library",
+                f"SHA-256 {manifest.sha256[:12]} ({manifest_path(library).name})",
+                f"{got[:12]} in {library}",
+            ),
+            f"{rebuild(library)} --clean, or install library and manifest anew",
+        )
+
+
+def contradictions(manifest: Manifest, table: OpTable) -> dict[str, tuple[object, object]]:
+    """What the manifest and the library's own table say differently: {field: (in the table, in the manifest)}."""
+    said = {name: (getattr(table, name), getattr(manifest, name)) for name in _IN_TABLE}
+    return {name: pair for name, pair in said.items() if pair[0] != pair[1]}
+
+
+def check_table(library: Path, manifest: Manifest, table: OpTable) -> None:
+    """Raises LibraryError if the manifest says something else than the library's own table."""
+    for name, (expected, got) in contradictions(manifest, table).items():
+        raise LibraryError(
+            mismatch(
+                op_of(library),
+                "manifest",
+                f"{name} {expected!r} (the op table)",
+                f"{got!r} in {manifest_path(library)}",
+            ),
+            f"{rebuild(library)} --clean",
+        )

@@ -1,0 +1,194 @@
+"""What the build says of a library in its manifest, and which libraries and folders it refuses."""
+
+import hashlib
+import json
+import re
+import shutil
+
+import pytest
+
+from devtool.names import op_problem
+from pyxla.op_table import read_op_table
+from pyxla.source_digest import source_digest
+from tests.devtool_tree import TINY, Tree
+
+# What a path could get into: the name of the file, and nvcc's names for what belongs to one file.
+PLACED = f"{TINY}const char* place();\nconst char* place() {{ return __FILE__; }}\n"
+KERNEL = "%s __global__ void Fill(float* out) { out[0] = 1; } %s void Launch(float* out) { Fill<<<1, 1>>>(out); }\n"
+STATIC, ANONYMOUS = KERNEL % ("static", ""), KERNEL % ("namespace {", "}")
+
+needs_nvcc = pytest.mark.skipif(
+    not (shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")), reason="needs nvcc"
+)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    tree = Tree(tmp_path_factory.mktemp("here"))
+    shutil.rmtree(tree.kernels / "simple_add")
+    tree.tiny_op("one", PLACED)
+    assert tree.run("build").returncode == 0
+    return tree
+
+
+@pytest.fixture
+def tree(shared):
+    """A tree with the op `one`, built, and with nothing else."""
+    yield shared
+    for folder in shared.kernels.iterdir():
+        if folder.is_dir() and folder.name not in ("one", "cmake", "common"):
+            shutil.rmtree(folder)
+    shared.tiny_op("one", PLACED)
+    assert shared.run("build").returncode == 0
+
+
+def built(tree: Tree, op: str = "one") -> tuple[bytes, dict]:
+    """The library's bytes, and its manifest."""
+    return tree.library(op).read_bytes(), json.loads(tree.library(op).with_suffix(".json").read_text())
+
+
+def test_manifest_says_what_was_built(shared):
+    library, manifest = built(shared)
+    table = read_op_table(shared.library("one"))
+    assert manifest["op"] == "one" and manifest["library"] == "libone.so"
+    assert manifest["sha256"] == hashlib.sha256(library).hexdigest()
+    assert manifest["source_digest"] == table.source_digest == source_digest(shared.kernels, "one")
+    assert manifest["flags_digest"] == table.flags_digest == hashlib.sha256(manifest["flags"].encode()).hexdigest()
+    assert manifest["compiler"] == table.compiler and re.match(r"\w+ \d+\.", manifest["compiler"])
+    assert manifest["cuda_architectures"] == list(table.cuda_architectures) == []
+    assert manifest["ffi_api_version"] == list(table.ffi_api_version)
+    for flag in ("-O3", "-std=c++20", "-fPIC", "-Werror", "-fno-math-errno", "-Wl,--no-undefined"):
+        assert flag in manifest["flags"].split()
+
+
+def test_manifest_has_one_form_and_no_path(shared):
+    text = shared.library("one").with_suffix(".json").read_text()
+    assert text == json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n"
+    assert "/" not in text
+
+
+def test_flags_of_the_user_are_in_the_manifest(tree):
+    """With what shells, ninja, CMake and JSON would each take for their own."""
+    before = built(tree)[1]
+    flags = r'-DSAID="a \"b\";\\c" -DCOST=$5 -pipe'
+    result = tree.run("build", CXXFLAGS=flags, LDFLAGS="-Wl,-z,now")
+    assert result.returncode == 0, result.stderr
+    library, manifest = built(tree)
+    assert f"c++: {flags} -O3 " in manifest["flags"] and "| link: -Wl,-z,now -Wl,--build-id=none" in manifest["flags"]
+    assert manifest["flags_digest"] != before["flags_digest"] and manifest["flags_digest"].encode() in library
+    assert tree.run("build").returncode == 0 and built(tree)[1] == before
+
+
+def test_sanitizer_is_among_the_flags(tree):
+    assert tree.run("build", "--sanitize", "undefined").returncode == 0
+    manifest = json.loads(tree.library("one", "lib-undefined").with_suffix(".json").read_text())
+    assert manifest["flags"].count("-fsanitize=undefined") == 2  # compiling and linking
+    assert "-fsanitize" not in built(tree)[1]["flags"]
+
+
+def test_same_bytes_wherever_the_checkout_lies(shared, tmp_path):
+    other = Tree(tmp_path / "a longer path/with a space")
+    shutil.rmtree(other.kernels / "simple_add")
+    other.tiny_op("one", PLACED)
+    assert other.run("build").returncode == 0
+    assert built(other) == built(shared)
+
+
+@pytest.mark.parametrize("damage", ["gone", "changed"])
+def test_manifest_is_written_again(tree, damage):
+    library, manifest = built(tree)
+    path = tree.library("one").with_suffix(".json")
+    path.unlink() if damage == "gone" else path.write_text("{}")
+    arguments = [] if damage == "gone" else ["one", "--clean"]
+    assert tree.run("build", *arguments).stderr.startswith("build: built one in ")
+    assert built(tree) == (library, manifest)
+
+
+def test_clean_removes_the_manifest_too(tree):
+    """Of one op among others: ninja removes the library alone."""
+    tree.tiny_op("two")
+    tree.tiny_op("one", "nonsense\n")
+    assert tree.run("build", "one", "--clean").returncode == 1
+    assert list(tree.library("one").parent.glob("libone.*")) == []
+
+
+def test_library_without_an_op_table(tree):
+    tree.tiny_op("bare", "int answer();\nint answer() { return 42; }\n")
+    for _ in range(2):
+        result = tree.run("build", "bare")
+        assert result.returncode == 1
+        assert (
+            "   bare: library: expected an op table, got no symbol pyxla_op_table\n   \n"
+            "   hint: end bare_ffi.cc with PYXLA_OP_TABLE(bare, ...) and a line for each handler\n"
+        ) in result.stderr
+        assert "\nbuild: bare: expected it to build, got a library that fails a check\n\nhint: " in result.stderr
+        assert not tree.library("bare").exists() and not tree.library("bare").with_suffix(".json").exists()
+    tree.tiny_op("bare")
+    assert tree.run("build", "bare").stderr.startswith("build: built bare in ")
+
+
+def test_op_table_without_a_handler(tree):
+    tree.tiny_op("idle", '#include "common/op_table.h"\nPYXLA_OP_TABLE(idle, )\n')
+    result = tree.run("build", "idle")
+    assert result.returncode == 1
+    assert "op table: expected a line for each handler, got none" in result.stderr
+    shutil.rmtree(tree.kernels / "idle")
+
+
+@pytest.mark.parametrize("source", ["lonely.cc", "lonely.cu", "ffi.cc", "lonely.cpp"])
+def test_folder_with_sources_and_no_ffi_file(tree, source):
+    (tree.kernels / "lonely").mkdir()
+    (tree.kernels / "lonely" / source).touch()
+    result = tree.run("build", "one")
+    assert result.returncode == 1
+    assert f"   lonely: sources: expected lonely/lonely_ffi.cc, got lonely/{source}\n   \n   hint: " in result.stderr
+    assert "\nbuild: configure: expected CMake to succeed, got the error above\n\nhint: " in result.stderr
+    named = tree.run("build", "lonely")
+    assert named.returncode == 1
+    assert named.stderr.startswith(
+        "build: OP: expected kernels/lonely/lonely_ffi.cc, got a folder without it\n\nhint: "
+    )
+
+
+@pytest.mark.parametrize("name", ["My-Op", "2fast", "_hidden", "Upper", "a" * 65])
+def test_folder_with_a_name_that_no_op_can_have(tree, name):
+    """CMake and `devtool new-op` have the same rule in the same words."""
+    tree.tiny_op(name)
+    result = tree.run("build", "one")
+    assert result.returncode == 1
+    assert f"   {name}: folder: expected {op_problem(name)}, got {name}\n   \n   hint: rename " in result.stderr
+
+
+def test_folders_that_are_no_ops(tree):
+    """Nothing to compile, or someone else's: Python's caches, and what `devtool new-op` is writing."""
+    for name in ("notes/README.md", "notes/shared.h", "__pycache__/x.cc", ".new-two-abc/two_ffi.cc", "common/x.cc"):
+        path = tree.kernels / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    result = tree.run("build")
+    (tree.kernels / "common/x.cc").unlink()
+    assert (result.returncode, result.stdout) == (0, f"{tree.library('one')}\n")
+
+
+@needs_nvcc
+def test_cuda_code(shared, tmp_path):
+    """nvcc names its intermediate files after its process, and hashes the path for an anonymous namespace."""
+    trees = [Tree(tmp_path / name) for name in ("here", "elsewhere/further-down")]
+    for tree in trees:
+        shutil.rmtree(tree.kernels / "simple_add")
+        source = tree.tiny_op("one", PLACED).with_name("one.cu")
+        source.write_text(STATIC)
+        result = tree.run("build", PYXLA_CUDA="on")
+        assert result.returncode == 0, result.stderr
+    library, manifest = built(trees[0])
+    assert built(trees[1]) == (library, manifest) != built(shared)
+    assert manifest["cuda_architectures"] == ["80-real", "90a-real", "100-real", "100-virtual"]
+    assert re.search(r"\| cuda: .*-std=c\+\+17 .*--generate-code=80-real,90a-real,", manifest["flags"])
+    assert ", NVIDIA " in manifest["compiler"] and str(tmp_path).encode() not in library
+
+    source.write_text(ANONYMOUS)
+    result = tree.run("build", PYXLA_CUDA="on")
+    assert result.returncode == 1
+    assert "one: library: expected bytes that do not depend on the path, got _ZN" in result.stderr
+    assert "   hint: put the kernels of the .cu into a named namespace or make them static: nvcc " in result.stderr
+    assert not tree.library("one").exists() and not tree.library("one").with_suffix(".json").exists()
