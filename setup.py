@@ -38,6 +38,13 @@ class BuildWithLibraries(build_py):
         # What an earlier build left here would end up in the wheel.
         shutil.rmtree(self.build_lib, ignore_errors=True)
         super().run()
+        target = Path(self.build_lib).resolve()
+        if "PYXLA_LIBRARIES" in os.environ:
+            # A folder of built libraries with their manifests: the flake builds each op apart.
+            for library in sorted(Path(os.environ["PYXLA_LIBRARIES"]).glob("lib*.so")):
+                for path in (library, library.with_suffix(".json")):
+                    shutil.copy(path, target / PACKAGE / library.stem.removeprefix("lib"))
+            return
         build = Path(self.get_finalized_command("build").build_temp).resolve()
         # The locked cmake and ninja sit beside this Python, which need not be on PATH.
         env = {**os.environ, "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])}
@@ -45,7 +52,7 @@ class BuildWithLibraries(build_py):
             ["cmake", "-G", "Ninja", "-S", str(ROOT / KERNELS), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release",
              f"-DPython3_EXECUTABLE={sys.executable}", *shlex.split(os.environ.get("CMAKE_ARGS", ""))],
             ["cmake", "--build", str(build)],
-            ["cmake", "--install", str(build), "--prefix", str(Path(self.build_lib).resolve())],
+            ["cmake", "--install", str(build), "--prefix", str(target)],
         ):  # fmt: skip
             subprocess.run(command, check=True, env=env)
 

@@ -11,8 +11,11 @@ import click
 from devtool.commands.build import build
 from devtool.commands.hlo import hlo
 from devtool.commands.list_ops import list_ops
+from devtool.commands.lock import lock
 from devtool.commands.new_op import new_op
+from devtool.commands.nix import nix
 from devtool.commands.test import test
+from devtool.commands.verify import verify
 from devtool.errors import INTERRUPTED, MISUSED, DevtoolError, explain
 
 
@@ -26,7 +29,7 @@ def cli() -> None:
     """
 
 
-for command in (new_op, build, test, list_ops, hlo):
+for command in (new_op, build, test, list_ops, hlo, lock, verify, nix):
     cli.add_command(command)
 
 

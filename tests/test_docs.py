@@ -257,7 +257,7 @@ def test_no_file_names_a_package_index():
     assert HOST.findall("see https://a.example.org/x or b.example.com.") == ["a.example.org", "b.example.com"]
     found = {}
     for path in files():
-        if path.suffix in {"", ".md", ".py", ".h", ".cc", ".cu", ".cmake", ".jinja", ".toml", ".txt", ".in"}:
+        if path.suffix in {"", ".md", ".py", ".h", ".cc", ".cu", ".cmake", ".jinja", ".toml", ".txt", ".in", ".json"}:
             found[name_of(path)] = set(HOST.findall(path.read_text())) - HOSTS
     found = {name: hosts for name, hosts in found.items() if hosts}
     assert found.pop("tests/test_docs.py") == {"a.example.org", "b.example.com"}

@@ -120,9 +120,9 @@ def test_errors_are_read_from_the_code():
 @cache
 def sources() -> str:
     """All text in which a message can be made, with broken string literals joined."""
-    of_code = {".py", ".h", ".cc", ".cu", ".txt", ".cmake"}
+    of_code = {".py", ".h", ".cc", ".cu", ".txt", ".cmake", ".nix", ".sh"}
     paths = [p for p in files() if p.suffix in of_code or p == ROOT / "bin/devtool"]
-    paths = [p for p in paths if p.parts[len(ROOT.parts)] in ("pyxla", "devtool", "kernels", "bin")]
+    paths = [p for p in paths if p.parts[len(ROOT.parts)] in ("pyxla", "devtool", "kernels", "bin", "nix")]
     return re.sub(r'"\s*f?"', "", "\n".join(p.read_text() for p in paths))
 
 

@@ -1,0 +1,102 @@
+"""Times Nix on the flake, with nix/host: evaluation, no-op builds, and a cold build against `devtool build`.
+
+python benchmarks/bench_nix.py [--cold]
+"""
+
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from devtool import nix
+
+ROOT = Path(__file__).resolve().parent.parent
+SYSTEM = "x86_64-linux"
+ENVIRONMENT = nix._environment(True)
+
+
+def timed(command: list[str], cwd: Path, runs: int) -> float:
+    times = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        subprocess.run(command, cwd=cwd, env=ENVIRONMENT, check=True, capture_output=True)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def checkout(place: Path) -> Path:
+    ignored = shutil.ignore_patterns("build", ".venv*", ".git", "*.egg-info", "__pycache__", "result*")
+    shutil.copytree(ROOT, place, ignore=ignored)
+    nix._write_host_tools(place / "nix/host/toolchain.json")
+    return place
+
+
+def add_ops(tree: Path, count: int, nonce: str) -> None:
+    """Copies of rms_norm under other names until there are `count` ops; the nonce makes all of them new to Nix."""
+    shared = tree / "kernels/common/op_table.h"
+    shared.write_text(f"{shared.read_text()}// {nonce}\n")
+    for i in range(count - len(list((tree / "kernels").glob("*/*_ffi.cc")))):
+        folder = tree / f"kernels/norm_{i}"
+        folder.mkdir()
+        for source in (ROOT / "kernels/rms_norm").iterdir():
+            if source.suffix in (".h", ".cc", ".cu"):
+                name = source.name.replace("rms_norm", folder.name)
+                (folder / name).write_text(re.sub("rms_norm", folder.name, source.read_text()))
+    subprocess.run(["git", "init", "--quiet"], cwd=tree, check=True)
+    subprocess.run(["git", "add", "--all", "--force"], cwd=tree, check=True)
+
+
+def stand_in(tree: Path, *words: str) -> list[str]:
+    place = [f"path:{tree}/nix/host", "--no-write-lock-file"]
+    return ["nix", words[0], "--override-input", "nixpkgs", *place, *words[1:]]
+
+
+def main() -> None:
+    rows = []
+    with tempfile.TemporaryDirectory() as scratch:
+        tree = checkout(Path(scratch) / "hundred")
+        add_ops(tree, 100, "evaluation")
+        drvs = ["--apply", "builtins.mapAttrs (_: package: package.drvPath)", "--option", "eval-cache", "false"]
+        rows.append(
+            ("evaluate 100 ops", 0.5, timed(stand_in(tree, "eval", "--json", f".#packages.{SYSTEM}", *drvs), tree, 5))
+        )
+
+    subprocess.run(stand_in(ROOT, "build", "--no-link", ".#rms_norm"), cwd=ROOT, env=ENVIRONMENT, check=True)
+    rows.append(("nix build, nothing to do", 0.3, timed(stand_in(ROOT, "build", "--no-link", ".#rms_norm"), ROOT, 9)))
+    inside = stand_in(ROOT, "develop", ".#cpu", "-c", "devtool", "--help")
+    subprocess.run(inside, cwd=ROOT, env=ENVIRONMENT, check=True, capture_output=True)
+    rows.append(("nix develop -c devtool --help, warm", 1.0, timed(inside, ROOT, 5)))
+
+    if "--cold" in sys.argv:
+        for cuda in ("off", "on"):
+            with tempfile.TemporaryDirectory() as scratch:
+                tree = checkout(Path(scratch) / "twenty")
+                add_ops(tree, 20, str(time.time()))
+                package = ".#default" if cuda == "on" else ".#cpu.default"
+                name = "toolchain" if cuda == "on" else "cpu.toolchain"
+                # The compilers and CMake themselves are there on either side.
+                subprocess.run(
+                    stand_in(tree, "build", "--no-link", f".#legacyPackages.{SYSTEM}.{name}"),
+                    cwd=tree, env=ENVIRONMENT, check=True,
+                )  # fmt: skip
+                by_nix = timed(stand_in(tree, "build", "--no-link", package), tree, 1)
+                environment = {**os.environ, "PYTHONPATH": str(tree)}
+                start = time.perf_counter()
+                subprocess.run(
+                    [sys.executable, "-m", "devtool", "build", "--clean", "--cuda", cuda],
+                    cwd=tree, env=environment, check=True, capture_output=True,
+                )  # fmt: skip
+                by_devtool = time.perf_counter() - start
+                rows.append((f"20 ops and release cold, CUDA {cuda}: nix / devtool", 1.2, by_nix / by_devtool))
+                print(f"CUDA {cuda}: nix {by_nix:.1f} s, devtool build {by_devtool:.1f} s", file=sys.stderr)
+    for name, limit, figure in rows:
+        print(f"{name:52} {figure:7.3f}   (at most {limit})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,4 @@
+# The builder of the stand-in's derivations.
+set -eu -o pipefail
+. "$stdenv/setup"
+genericBuild

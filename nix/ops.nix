@@ -1,0 +1,25 @@
+# The names of the ops: the folders of `kernels` that hold sources. A name that cannot be one, or sources without the
+# file that registers them, is an error.
+kernels:
+let
+  entries = builtins.readDir kernels;
+  # Names that other packages of the flake have.
+  reserved = [ "default" "docs" "python" "wheel" "cmake" "common" ];
+  isSource = file: builtins.match ".*\\.(h|cuh|cc|cu)" file != null;
+  holdsSources = folder: builtins.any isSource (builtins.attrNames (builtins.readDir (kernels + "/${folder}")));
+  folders = builtins.filter (name: entries.${name} == "directory" && name != "common" && name != "cmake")
+    (builtins.attrNames entries);
+  check = name:
+    if builtins.elem name reserved || builtins.match "[a-z][a-z0-9_]*" name == null then
+      throw ''
+        flake: kernels/${name}: expected a name of lower-case letters, digits and _ that is none of ${toString reserved}, got it
+
+        hint: git mv kernels/${name} kernels/<another name>''
+    else if ! builtins.pathExists (kernels + "/${name}/${name}_ffi.cc") then
+      throw ''
+        flake: kernels/${name}: expected ${name}_ffi.cc, which registers the op, got none
+
+        hint: devtool new-op ${name} writes one; a file that git does not know is not seen: git add -N kernels/${name}''
+    else name;
+in
+map check (builtins.filter holdsSources folders)

@@ -1,0 +1,58 @@
+# Everything that the flake makes for one system, from nixpkgs (or nix/host, its stand-in) and the lock of wheels.
+{ pkgs }:
+let
+  inherit (pkgs) lib;
+  version = (builtins.fromTOML (builtins.readFile ../pyproject.toml)).project.version;
+  system = pkgs.stdenv.hostPlatform.system;
+  python = pkgs.python312;
+  wheels = import ./wheels.nix { inherit pkgs python system; };
+  # torch_xla has no wheels for other systems; without it kernels still build.
+  hasTorchXla = wheels.sets.cpu ? torch-xla;
+
+  environment = import ./environment.nix { inherit pkgs python wheels; };
+  packagesIn = set: builtins.attrValues wheels.sets.${set};
+  tools = environment { name = "tools"; packages = packagesIn "dev"; };
+
+  variant = { cuda }:
+    let
+      toolchain = import ./toolchain.nix { inherit pkgs python wheels cuda; };
+      configured = import ./configured.nix { inherit pkgs toolchain; };
+      buildOp = import ./op.nix { inherit pkgs toolchain configured version cuda; };
+      packagesOf = { kernels }:
+        let
+          ops = lib.genAttrs (import ./ops.nix kernels) (op: buildOp { inherit op kernels; });
+          release = import ./release.nix { inherit pkgs python version ops; };
+        in
+        ops // { default = release; };
+      own = packagesOf { kernels = ../kernels; };
+      release = own.default;
+      wheel = import ./wheel.nix { inherit pkgs python wheels version release; };
+      set = if cuda then "cuda13" else "cpu";
+      base = environment { name = "wheels-${set}"; packages = packagesIn set; };
+    in
+    {
+      inherit toolchain packagesOf release;
+      cudaOption = if cuda then "on" else "off";
+      develop = environment { name = "develop-${set}"; inherit base; packages = packagesIn "dev"; };
+      packages = own // {
+        inherit wheel;
+        docs = import ./docs.nix { inherit pkgs tools version; };
+      } // lib.optionalAttrs hasTorchXla {
+        # pyxla itself comes as its wheel, with the libraries inside.
+        python = environment { name = "python-${set}"; inherit base; packages = [ ]; extra = "${wheel}/*.whl"; };
+      };
+    };
+
+  cuda = variant { cuda = true; };
+  cpu = variant { cuda = false; };
+  shell = import ./shell.nix { inherit pkgs; };
+  formatter = import ./formatter.nix { inherit pkgs tools; };
+in
+{
+  inherit cpu formatter;
+  inherit (cuda) packages toolchain;
+  packagesOf = { kernels, cuda }: (variant { inherit cuda; }).packagesOf { inherit kernels; };
+  shells = lib.optionalAttrs hasTorchXla { default = shell cuda; cpu = shell cpu; };
+  devtool = import ./devtool.nix { inherit pkgs; };
+  checks = import ./checks.nix { inherit pkgs formatter cpu hasTorchXla; inherit (cuda) packages release; };
+}

@@ -1,0 +1,13 @@
+{
+  description = "GPU kernels of my own, as custom calls for PyTorch/XLA";
+
+  # Where you have pyxla: a checkout (path:/src/pyxla), a git or a GitHub repository.
+  inputs.pyxla.url = "github:pyxla/pyxla";
+
+  outputs = { pyxla, ... }: {
+    # One package per folder of kernels/, and the release of all of them as the default.
+    packages = builtins.listToAttrs (map
+      (system: { name = system; value = pyxla.lib.kernelPackages { inherit system; kernels = ./kernels; }; })
+      [ "x86_64-linux" "aarch64-linux" ]);
+  };
+}
