@@ -1,12 +1,12 @@
-# The names of the ops: the folders of `kernels` that hold sources. A name that cannot be one, or sources without the
-# file that registers them, is an error.
+# The names of the ops: the folders of `kernels` that hold code. A name that cannot be one, or code without the file that
+# registers the op, is an error.
 kernels:
 let
   entries = builtins.readDir kernels;
   # Names that other packages of the flake have.
   reserved = [ "default" "docs" "python" "wheel" "cmake" "common" ];
-  isSource = file: builtins.match ".*\\.(h|cuh|cc|cu)" file != null;
-  holdsSources = folder: builtins.any isSource (builtins.attrNames (builtins.readDir (kernels + "/${folder}")));
+  isCode = file: builtins.match ".*\\.(h|cuh|cc|cu|py)" file != null;
+  holdsCode = folder: builtins.any isCode (builtins.attrNames (builtins.readDir (kernels + "/${folder}")));
   folders = builtins.filter (name: entries.${name} == "directory" && name != "common" && name != "cmake")
     (builtins.attrNames entries);
   check = name:
@@ -22,4 +22,4 @@ let
         hint: devtool new-op ${name} writes one; a file that git does not know is not seen: git add -N kernels/${name}''
     else name;
 in
-map check (builtins.filter holdsSources folders)
+map check (builtins.filter holdsCode folders)

@@ -161,16 +161,17 @@ def test_op_folder_with_a_name_that_cannot_be_one(copy, name):
 
 
 @needs_nix
-def test_op_folder_without_the_file_that_registers_it(copy):
-    copy.write("kernels/half/half.cu", "// sources\n")
+@pytest.mark.parametrize("file", ["half.cu", "half.py"])
+def test_op_folder_without_the_file_that_registers_it(copy, file):
+    copy.write(f"kernels/half/{file}", "")
     error = copy.error()
     assert "flake: kernels/half: expected half_ffi.cc, which registers the op, got none" in error
     assert "hint: devtool new-op half writes one" in error
 
 
 @needs_nix
-def test_folder_without_sources_is_no_op(flake, copy):
-    copy.write("kernels/notes/README.md", "no sources\n")
+def test_folder_without_code_is_no_op(copy):
+    copy.write("kernels/notes/README.md", "no code\n")
     assert "notes" not in copy.derivations()
 
 
@@ -243,6 +244,7 @@ def test_surface_of_nixpkgs_is_listed():
     """nix/host/surface.json is what was compared with the real nixpkgs; a new name needs that comparison again."""
     surface = json.loads((ROOT / "nix/host/surface.json").read_text())
     assert used_names("lib") == set(surface["lib"])
+    assert set(surface["lib"]) <= set((ROOT / "nix/host/nixpkgs-lib.txt").read_text().split())
     assert used_names("pkgs") - {"lib"} == set(surface["pkgs"])
 
 
