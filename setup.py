@@ -18,11 +18,13 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).resolve().parent
 KERNELS = "kernels"
 PACKAGE = "pyxla_kernels"
+TORCH_BACKEND = "pyxla_torch_backend"
 
 
 def packages() -> list[str]:
     ops = [f"{PACKAGE}.{folder.parent.name}" for folder in sorted((ROOT / KERNELS).glob("*/__init__.py"))]
-    return [*find_packages(str(ROOT), include=["pyxla*", "devtool*"]), PACKAGE, *ops]
+    own = find_packages(str(ROOT), include=["pyxla*", "devtool*"], exclude=["pyxla.torch_backend"])
+    return [*own, PACKAGE, *ops, TORCH_BACKEND]
 
 
 class BuildWithLibraries(build_py):
@@ -40,10 +42,14 @@ class BuildWithLibraries(build_py):
         super().run()
         target = Path(self.build_lib).resolve()
         if "PYXLA_LIBRARIES" in os.environ:
-            # A folder of built libraries with their manifests: the flake builds each op apart.
-            for library in sorted(Path(os.environ["PYXLA_LIBRARIES"]).glob("lib*.so")):
-                for path in (library, library.with_suffix(".json")):
-                    shutil.copy(path, target / PACKAGE / library.stem.removeprefix("lib"))
+            # Folders of built libraries, of ops with their manifests: the flake builds each apart.
+            device = {"pyxla_pjrt_proxy.so": "pyxla", "pyxla_set_device.so": TORCH_BACKEND}
+            for folder in map(Path, os.environ["PYXLA_LIBRARIES"].split(os.pathsep)):
+                for path in sorted(folder.glob("lib*.so")):
+                    for file in (path, path.with_suffix(".json")):
+                        shutil.copy(file, target / PACKAGE / path.stem.removeprefix("lib"))
+                for path in sorted(folder.glob("pyxla_*.so")):
+                    shutil.copy(path, target / device[path.name])
             return
         build = Path(self.get_finalized_command("build").build_temp).resolve()
         # The locked cmake and ninja sit beside this Python, which need not be on PATH.
@@ -71,7 +77,7 @@ class WithLibraries(Distribution):
 
 setup(
     packages=packages(),
-    package_dir={PACKAGE: KERNELS},
+    package_dir={PACKAGE: KERNELS, TORCH_BACKEND: "pyxla/torch_backend"},
     distclass=WithLibraries,
     cmdclass={"build_py": BuildWithLibraries, "bdist_wheel": AnyPython3},
     # Apart from build/ itself, where `devtool build` works.

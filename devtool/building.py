@@ -68,7 +68,7 @@ def build_ops(ops: Sequence[str], options: Options, *, clean: bool = False) -> l
         for path in libraries if clean else ():
             path.with_suffix(".json").unlink(missing_ok=True)  # ninja removes the library that it lies beside, no more
         before = list(map(_identity, libraries))
-        _run_ninja(ninja, folder, ops)
+        _run_ninja(ninja, folder, [*ops, *project.device_targets()])
         built = [op for op, path, old in zip(ops, libraries, before, strict=True) if _identity(path) != old]
     if built:
         click.echo(f"build: built {', '.join(built)} in {time.monotonic() - started:.1f} s", err=True)

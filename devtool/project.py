@@ -54,6 +54,12 @@ def select_ops(where: str, names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names)) or known
 
 
+def device_targets() -> list[str]:
+    """What is built beside the ops for the CUDA device, where the sources are at hand: see kernels/CMakeLists.txt."""
+    folders = {"pjrt_proxy": "pyxla/pjrt_proxy", "set_device": "pyxla/torch_backend"}
+    return [target for target, folder in folders.items() if (root() / folder).is_dir()]
+
+
 def build_folder(sanitize: str | None = None) -> Path:
     """Where CMake works, one folder per sanitizer."""
     return root() / "build" / (f"cmake-{sanitize}" if sanitize else "cmake")

@@ -162,6 +162,8 @@ class SetUp:
         self.pip("-m", "pip", "install", *(word for lock in self.locks for word in ("-r", lock)))
 
     def install_project(self) -> None:
+        # What a build of the wheel left here says what the project's entry points were then, to Pythons started here.
+        shutil.rmtree(self.root / "pyxla.egg-info", ignore_errors=True)
         command = ("install", "-q", "--no-deps", "--no-build-isolation", "-e", self.root)
         self.run("-m", "pip", *command)
 

@@ -13,7 +13,13 @@ project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
 site = root / "build" / "nix-shell"
 info = site / f"pyxla-{project['version']}.dist-info"
 info.mkdir(parents=True, exist_ok=True)
-for package, folder in (("pyxla", "pyxla"), ("devtool", "devtool"), ("pyxla_kernels", "kernels")):
+PACKAGES = {
+    "pyxla": "pyxla",
+    "devtool": "devtool",
+    "pyxla_kernels": "kernels",
+    "pyxla_torch_backend": "pyxla/torch_backend",
+}
+for package, folder in PACKAGES.items():
     link = site / package
     if not link.is_symlink() or link.readlink() != root / folder:
         fresh = site / f".{package}.{os.getpid()}"

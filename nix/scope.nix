@@ -26,7 +26,8 @@ let
         ops // { default = release; };
       own = packagesOf { kernels = ../kernels; };
       release = own.default;
-      wheel = import ./wheel.nix { inherit pkgs python wheels version release; };
+      device = import ./device.nix { inherit pkgs toolchain configured version; };
+      wheel = import ./wheel.nix { inherit pkgs python wheels version release device; };
       set = if cuda then "cuda13" else "cpu";
       base = environment { name = "wheels-${set}"; packages = packagesIn set; };
     in

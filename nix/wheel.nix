@@ -1,5 +1,5 @@
 # The Python wheel, with the release's libraries inside.
-{ pkgs, python, wheels, version, release }:
+{ pkgs, python, wheels, version, release, device }:
 let
   inherit (wheels.sets) dev;
   source = builtins.path {
@@ -19,7 +19,7 @@ pkgs.runCommand "pyxla-wheel-${version}" { nativeBuildInputs = [ python ]; } ''
     --target site $wheels/${dev.setuptools.file}
   cp -r --no-preserve=mode ${source} source
   # The time of the zip's entries.
-  export SOURCE_DATE_EPOCH=315532800 PYTHONPATH=$PWD/site PYXLA_LIBRARIES=${release}/lib
+  export SOURCE_DATE_EPOCH=315532800 PYTHONPATH=$PWD/site PYXLA_LIBRARIES=${release}/lib:${device}/lib
   ${wheels.pip} wheel --quiet --no-index --no-deps --no-build-isolation --disable-pip-version-check --wheel-dir $out \
     --config-settings=--build-option=--plat-name=${platform} ./source
 ''

@@ -1,32 +1,69 @@
 """What `import torch_xla` loads by itself, through the entry point of group `torch_xla.plugins`.
 
 Importing it imports pyxla, which defines every op; the handlers of preloaded libraries are registered at once. So
-`LD_PRELOAD=lib<op>.so python script.py` works for a script that knows only torch and torch_xla.
+`LD_PRELOAD=lib<op>.so python script.py` works for a script that knows only torch and torch_xla. With PJRT_DEVICE=CUDA
+it is the device's plugin as well.
 """
 
 from __future__ import annotations
 
+import os
 import warnings
 
 from torch_xla.experimental.plugins import DevicePlugin
 
+from pyxla import cuda_plugin, pjrt_api
+from pyxla.errors import PyxlaError, mismatch
 from pyxla.libraries import op_names
 from pyxla.registry import register_preloaded
 
 
 class Plugin(DevicePlugin):
-    """The plugin object that torch_xla asks for; it brings no device of its own."""
+    """What torch_xla asks about the device CUDA, if it is the one that PJRT_DEVICE names.
+
+    Raises:
+        PyxlaError: PJRT_DEVICE=CUDA on a machine that lacks the plugin, a library, a driver or a GPU. Raised when
+            torch_xla is imported: later, in the middle of torch_xla's own start, it would end the process.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        cuda = os.environ.get("PJRT_DEVICE") == "CUDA"
+        if cuda:
+            _prepare_cuda()
         known = set(op_names())
-        for library in register_preloaded():
+        for library in register_preloaded("CUDA" if cuda else "Host"):
             op = library.table.op
             if op not in known:
                 warnings.warn(f"{op}: definition: expected {op}.py, got none for {library.path}", stacklevel=2)
 
     def library_path(self) -> str:
-        """There is no PJRT plugin behind this entry point."""
-        raise NotImplementedError(
-            "pyxla: device: expected PJRT_DEVICE=CPU, got pyxla\n\nhint: unset PJRT_DEVICE or set it to CPU"
-        )
+        """The PJRT plugin that torch_xla loads: pjrt_proxy, which loads the vendor's."""
+        return str(cuda_plugin.proxy_path())
+
+    def client_create_options(self) -> dict[str, object]:
+        """Options of the vendor's plugin; pyxla.cuda_plugin.client_options says which."""
+        return cuda_plugin.client_options()
+
+    def physical_chip_count(self) -> int:
+        """The number of GPUs that are visible."""
+        return len(cuda_plugin.gpus())
+
+
+def _prepare_cuda() -> None:
+    """Loads what the plugin needs and tells pjrt_proxy where it is, after looking at all that could be wrong."""
+    cuda_plugin.gpus()
+    plugin = cuda_plugin.find_plugin()
+    cuda_plugin.check_driver(plugin)
+    cuda_plugin.proxy_path()
+    cuda_plugin.client_options()
+    cuda_plugin.load_libraries(plugin)
+    try:
+        version = pjrt_api.api_version(plugin.path)
+    except (OSError, AttributeError) as error:
+        raise PyxlaError(
+            mismatch("CUDA", "plugin", "a PJRT plugin that can be loaded", f"{error} ({plugin.origin})"),
+            "install the locked wheels: PYXLA_SET=cuda13 bin/devtool",
+        ) from error
+    cuda_plugin.check_api_version(plugin, version)
+    os.environ["PYXLA_PJRT_PLUGIN"] = str(plugin.path)

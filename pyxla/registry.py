@@ -1,7 +1,7 @@
 """Registers the handlers of a library with XLA, each target once per process.
 
-The only file that touches XLA's C API from Python. torch_xla's own `_xla_register_custom_call_target` cannot register
-a typed FFI handler; but `_XLAC` exports XLA_FFI_GetApi, whose table does it for the platform "Host".
+torch_xla's own `_xla_register_custom_call_target` cannot register a typed FFI handler. For the platform "Host" `_XLAC`
+exports XLA_FFI_GetApi, whose table does it; for "CUDA" the plugin has an extension (pyxla/pjrt_api.py).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 from functools import cache
 from pathlib import Path
 
+from pyxla import cuda_plugin, pjrt_api
 from pyxla.errors import LibraryError, mismatch
 from pyxla.libraries import Library, find_library, preloaded_libraries
 from pyxla.op_table import Handler
@@ -80,7 +81,12 @@ def _host_api() -> _Api:
 
 
 def ensure_registered(op: str, target: str, platform: str) -> None:
-    """Registers all handlers of the op's library, unless that has been done; then `target` is there on `platform`.
+    """Registers the handlers of the op's library, unless that has been done; then `target` is there on `platform`.
+
+    Args:
+        op: name of the op.
+        target: name of the custom call's target.
+        platform: "Host" or "CUDA".
 
     Raises:
         LibraryError: no library, an unfit one, or one without this target on this platform.
@@ -89,7 +95,7 @@ def ensure_registered(op: str, target: str, platform: str) -> None:
         return
     with _lock:
         library = find_library(op)
-        register_library(library)
+        register_library(library, platform)
     if (target, platform) not in _registered:
         have = ", ".join(f"{h.target} on {h.platform}" for h in library.table.handlers) or "no handler"
         raise LibraryError(
@@ -97,8 +103,11 @@ def ensure_registered(op: str, target: str, platform: str) -> None:
         )
 
 
-def register_preloaded() -> tuple[Library, ...]:
+def register_preloaded(platform: str = "Host") -> tuple[Library, ...]:
     """Registers the handlers of every preloaded library and returns the libraries.
+
+    Args:
+        platform: "Host" or "CUDA".
 
     Raises:
         LibraryError: a library does not fit, or two hold one target.
@@ -106,25 +115,36 @@ def register_preloaded() -> tuple[Library, ...]:
     libraries = preloaded_libraries()
     with _lock:
         for library in libraries:
-            register_library(library)
+            register_library(library, platform)
     return libraries
 
 
-def register_library(library: Library) -> None:
-    """Registers the library's Host handlers; its CUDA handlers wait for the CUDA device.
+def register_library(library: Library, platform: str = "Host") -> None:
+    """Registers the library's handlers of this platform.
+
+    Args:
+        library: from pyxla.libraries.
+        platform: "Host" or "CUDA".
 
     Raises:
-        LibraryError: FFI version, a target that another library registered, or XLA's own refusal.
+        LibraryError: FFI version, GPU architecture, a target that another library registered, or XLA's own refusal.
     """
-    api = _host_api()
-    check_ffi_version(library, (api.version.major, api.version.minor))
-    for handler in library.table.handlers:
-        if handler.platform != "Host":
-            continue
+    handlers = [handler for handler in library.table.handlers if handler.platform == platform]
+    if platform == "Host":
+        check_ffi_version(library, (_host_api().version.major, _host_api().version.minor))
+    elif handlers:
+        for gpu in cuda_plugin.gpus():
+            check_architecture(library, gpu.capability)
+    for handler in handlers:
         key = (handler.target, handler.platform)
         owner = _registered.get(key)
         if owner is None:
-            _register_host(api, library, handler)
+            refusal = _register_host(handler) if platform == "Host" else _register_cuda(handler)
+            if refusal is not None:
+                got = f"{refusal!r} for {library.path}"
+                raise LibraryError(
+                    mismatch(library.table.op, "registration", f"{handler.target} to be new to XLA", got)
+                )
             _registered[key] = library.path
         elif owner.resolve() != library.path.resolve():
             raise LibraryError(
@@ -181,7 +201,13 @@ def check_architecture(library: Library, capability: tuple[int, int]) -> None:
     )
 
 
-def _register_host(api: _Api, library: Library, handler: Handler) -> None:
+def _register_cuda(handler: Handler) -> str | None:
+    return pjrt_api.register_custom_call(cuda_plugin.find_plugin().path, handler)
+
+
+def _register_host(handler: Handler) -> str | None:
+    """Returns XLA's refusal, or None."""
+    api = _host_api()
     name, platform = handler.target.encode(), handler.platform.encode()
     args = _RegisterArgs(
         ctypes.sizeof(_RegisterArgs),
@@ -195,13 +221,10 @@ def _register_host(api: _Api, library: Library, handler: Handler) -> None:
         0,
     )
     error = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(api.handler_register)(ctypes.addressof(args))
-    if error:
-        message = _MessageArgs(ctypes.sizeof(_MessageArgs), None, error, None)
-        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(api.error_get_message)(ctypes.addressof(message))
-        text = (message.message or b"").decode()
-        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(api.error_destroy)(ctypes.addressof(message))
-        raise LibraryError(
-            mismatch(
-                library.table.op, "registration", f"{handler.target} to be new to XLA", f"{text!r} for {library.path}"
-            )
-        )
+    if not error:
+        return None
+    message = _MessageArgs(ctypes.sizeof(_MessageArgs), None, error, None)
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(api.error_get_message)(ctypes.addressof(message))
+    text = (message.message or b"").decode()
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(api.error_destroy)(ctypes.addressof(message))
+    return text

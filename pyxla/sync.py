@@ -5,6 +5,7 @@ XLA keeps a failed execution's error, and torch_xla raises it once more at the n
 
 from __future__ import annotations
 
+from pyxla import cuda_plugin
 from pyxla.errors import PyxlaError
 
 
@@ -21,11 +22,19 @@ def sync() -> None:
         torch_xla.sync(wait=True)
     except RuntimeError as error:
         drain_errors()
-        text = str(error).removeprefix("Bad StatusOr access: ").strip()
-        raise PyxlaError(text.partition(": ")[2] if text.startswith(_STATUS) else text) from error
+        raise PyxlaError(_without_status(str(error).removeprefix("Bad StatusOr access: ").strip())) from error
+    # On CUDA an execution's error is not torch_xla's to raise: pjrt_proxy keeps it.
+    text = cuda_plugin.take_error()
+    if text is not None:
+        drain_errors()
+        raise PyxlaError(_without_status(text))
 
 
 _STATUS = ("INVALID_ARGUMENT: ", "INTERNAL: ")
+
+
+def _without_status(text: str) -> str:
+    return text.partition(": ")[2] if text.startswith(_STATUS) else text
 
 
 def drain_errors() -> None:
@@ -37,4 +46,5 @@ def drain_errors() -> None:
             torch_xla.sync(wait=True)
         except RuntimeError:
             continue
-        return
+        break
+    cuda_plugin.take_error()

@@ -108,6 +108,8 @@ def check_hlo(op: CustomOp, case: Case) -> None:
         arguments = _to_xla(case.arguments())
         results = _outputs(op, arguments, op(**arguments))
         calls = hlo_text.custom_calls(hlo.lowered(list(results)), op.target)
+        if not calls and _device_type() == "CUDA" and not any(t.numel() for t in results):
+            return  # On CUDA a result without elements is a constant already.
         assert len(calls) == 1, f"{op.name}: expected one custom call {op.target} in the HLO, got {len(calls)}"
         assert calls[0].api_version == "API_VERSION_TYPED_FFI"
         for shape in calls[0].operands:
@@ -240,6 +242,12 @@ def _device() -> torch.device:
     import torch_xla
 
     return torch_xla.device()
+
+
+def _device_type() -> str:
+    import torch_xla.runtime
+
+    return torch_xla.runtime.device_type()
 
 
 def _to_xla(arguments: dict[str, Any]) -> dict[str, Any]:

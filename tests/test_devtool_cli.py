@@ -24,7 +24,7 @@ def tree(tmp_path_factory):
 
 
 def test_commands():
-    assert COMMANDS == ["build", "hlo", "list", "lock", "new-op", "nix", "test", "verify"]
+    assert COMMANDS == ["build", "doctor", "hlo", "list", "lock", "new-op", "nix", "test", "verify"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

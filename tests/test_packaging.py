@@ -104,7 +104,8 @@ def test_wheel_holds_the_templates(contents):
 
 def test_metadata_names_the_entry_points(wheel):
     entry_points = metadata(wheel, "entry_points.txt")
-    assert "[torch_xla.plugins]\npyxla = pyxla.autoload:Plugin" in entry_points
+    assert "[torch_xla.plugins]\ncuda = pyxla.autoload:Plugin" in entry_points
+    assert "[torch.backends]\npyxla = pyxla_torch_backend:load" in entry_points
     assert "[console_scripts]\ndevtool = devtool.cli:main" in entry_points
 
 

@@ -1,0 +1,280 @@
+"""Finds XLA's CUDA plugin, the libraries that it opens by name, and the GPUs; says what is missing.
+
+The plugin is the one that JAX maintains: the wheels jax-cuda13-pjrt or jax-cuda12-pjrt. pyxla puts pjrt_proxy in front
+of it, because torch_xla is older (pyxla/pjrt_proxy/pjrt_proxy.cc).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import os
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from pyxla.errors import PyxlaError, mismatch
+
+# Tried: 0.76 (jax-cuda13-pjrt 0.7.2) and 0.115 (0.11.2).
+API_VERSIONS = ((0, 76), (0, 115))
+# What the plugin opens by name, in the order in which they need each other: folder under nvidia/, library.
+_LIBRARIES = {
+    13: (
+        *(
+            ("cu13/lib", name)
+            for name in ("libcudart.so.13", "libnvJitLink.so.13", "libnvrtc.so.13", "libcublasLt.so.13")
+        ),
+        *(
+            ("cu13/lib", name)
+            for name in ("libcublas.so.13", "libcufft.so.12", "libcusparse.so.12", "libcusolver.so.12")
+        ),
+        ("cu13/lib", "libcupti.so.13"),
+        ("cudnn/lib", "libcudnn.so.9"),
+        ("nccl/lib", "libnccl.so.2"),
+        ("nvshmem/lib", "libnvshmem_host.so.3"),
+    ),
+    12: (
+        ("cuda_runtime/lib", "libcudart.so.12"),
+        ("nvjitlink/lib", "libnvJitLink.so.12"),
+        ("cuda_nvrtc/lib", "libnvrtc.so.12"),
+        ("cublas/lib", "libcublasLt.so.12"),
+        ("cublas/lib", "libcublas.so.12"),
+        ("cufft/lib", "libcufft.so.11"),
+        ("cusparse/lib", "libcusparse.so.12"),
+        ("cusolver/lib", "libcusolver.so.11"),
+        ("cuda_cupti/lib", "libcupti.so.12"),
+        ("cudnn/lib", "libcudnn.so.9"),
+        ("nccl/lib", "libnccl.so.2"),
+        ("nvshmem/lib", "libnvshmem_host.so.3"),
+    ),
+}
+# Without these XLA runs on one GPU all the same.
+_OPTIONAL = {"libcupti.so.12", "libcupti.so.13", "libnvshmem_host.so.3", "libnccl.so.2"}
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A PJRT plugin for CUDA.
+
+    Attributes:
+        path: the library.
+        origin: where it was found: "PYXLA_PJRT_PLUGIN" or the wheel and its version.
+        cuda: CUDA's major version that it was built for.
+    """
+
+    path: Path
+    origin: str
+    cuda: int
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that the driver shows: its name and compute capability."""
+
+    name: str
+    capability: tuple[int, int]
+
+
+@cache
+def find_plugin() -> Plugin:
+    """The plugin that PYXLA_PJRT_PLUGIN names, else that of jax-cuda13-pjrt, else that of jax-cuda12-pjrt.
+
+    Raises:
+        PyxlaError: there is none.
+    """
+    named = os.environ.get("PYXLA_PJRT_PLUGIN")
+    if named:
+        path = Path(named)
+        if not path.is_file():
+            raise PyxlaError(mismatch("CUDA", "PYXLA_PJRT_PLUGIN", "a PJRT plugin", f"no file at {path}"), "unset it")
+        return Plugin(path, "PYXLA_PJRT_PLUGIN", 12 if "cuda12" in str(path) else 13)
+    for cuda in (13, 12):
+        path = _in_package("jax_plugins", f"xla_cuda{cuda}/xla_cuda_plugin.so")
+        if path is not None:
+            version = importlib.metadata.version(f"jax-cuda{cuda}-pjrt")
+            return Plugin(path, f"jax-cuda{cuda}-pjrt {version}", cuda)
+    raise PyxlaError(
+        mismatch("CUDA", "plugin", "jax-cuda13-pjrt or jax-cuda12-pjrt", "neither installed"),
+        "PYXLA_SET=cuda13 bin/devtool, or pip install jax-cuda13-pjrt==0.11.2, or name a plugin in PYXLA_PJRT_PLUGIN",
+    )
+
+
+def _in_package(package: str, name: str) -> Path | None:
+    """A file of an installed package that is not imported: jax_plugins' own modules want jax."""
+    spec = importlib.util.find_spec(package)
+    folders = (Path(folder) for folder in (spec.submodule_search_locations or [])) if spec else ()
+    return next((folder / name for folder in folders if (folder / name).is_file()), None)
+
+
+@cache
+def load_libraries(plugin: Plugin) -> tuple[str, ...]:
+    """Loads what the plugin opens by name, from the wheels or else the system; returns the paths or names.
+
+    Raises:
+        PyxlaError: a library is missing or cannot be loaded.
+    """
+    loaded = []
+    for folder, name in _LIBRARIES[plugin.cuda]:
+        path = _in_package("nvidia", f"{folder}/{name}")
+        try:
+            ctypes.CDLL(str(path or name), mode=ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            if name in _OPTIONAL:
+                continue
+            raise PyxlaError(
+                mismatch("CUDA", "library", f"{name}, which {plugin.origin} opens", error),
+                f"install the locked CUDA {plugin.cuda} libraries: PYXLA_SET=cuda{plugin.cuda} bin/devtool",
+            ) from error
+        loaded.append(str(path or name))
+    return tuple(loaded)
+
+
+@cache
+def gpus() -> tuple[Gpu, ...]:
+    """The GPUs that the driver shows, in its order (CUDA_VISIBLE_DEVICES applies).
+
+    Raises:
+        PyxlaError: no driver, one that does not start, or no GPU.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise PyxlaError(
+            mismatch("CUDA", "driver", "libcuda.so.1", error), "install NVIDIA's driver, or set PJRT_DEVICE=CPU"
+        ) from error
+    count = ctypes.c_int()
+    for status in (driver.cuInit(0), driver.cuDeviceGetCount(ctypes.byref(count))):
+        if status:
+            text = ctypes.c_char_p()
+            driver.cuGetErrorString(status, ctypes.byref(text))
+            got = (text.value or b"no text").decode()
+            raise PyxlaError(
+                mismatch("CUDA", "driver", "one that starts", f"error {status}: {got}"), "nvidia-smi says more"
+            )
+    if not count.value:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        got = "none" if visible is None else f"none with CUDA_VISIBLE_DEVICES={visible!r}"
+        raise PyxlaError(mismatch("CUDA", "device", "a GPU", got), "set PJRT_DEVICE=CPU, or make a GPU visible")
+    return tuple(_gpu(driver, index) for index in range(count.value))
+
+
+def _gpu(driver: ctypes.CDLL, index: int) -> Gpu:
+    device, name = ctypes.c_int(), ctypes.create_string_buffer(256)
+    driver.cuDeviceGet(ctypes.byref(device), index)
+    driver.cuDeviceGetName(name, len(name), device)
+    capability = []
+    for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+        value = ctypes.c_int()
+        driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+        capability.append(value.value)
+    return Gpu(name.value.decode(), (capability[0], capability[1]))
+
+
+def driver_version() -> tuple[int, int]:
+    """The newest CUDA version that the driver can run. The driver must be there: see `gpus`."""
+    version = ctypes.c_int()
+    ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    return version.value // 1000, version.value % 1000 // 10
+
+
+def check_driver(plugin: Plugin) -> None:
+    """Raises PyxlaError if the driver is too old for the plugin's CUDA."""
+    have = driver_version()
+    if have[0] < plugin.cuda:
+        raise PyxlaError(
+            mismatch(
+                "CUDA", "driver", f"one for CUDA {plugin.cuda}, as {plugin.origin} needs", f"CUDA {have[0]}.{have[1]}"
+            ),
+            "update the driver" + ("" if plugin.cuda == 12 else ", or install jax-cuda12-pjrt in its place"),
+        )
+
+
+def check_api_version(plugin: Plugin, version: tuple[int, int]) -> None:
+    """Raises PyxlaError if pjrt_proxy cannot stand before a plugin with this version of the PJRT C API."""
+    oldest, newest = API_VERSIONS
+    if version[0] != oldest[0] or version < oldest:
+        raise PyxlaError(
+            mismatch(
+                "CUDA",
+                "plugin",
+                f"PJRT API {oldest[0]}.{oldest[1]} or a newer minor version (tried to {newest[0]}.{newest[1]})",
+                f"{version[0]}.{version[1]} in {plugin.origin}",
+            ),
+            "pip install jax-cuda13-pjrt==0.11.2",
+        )
+
+
+def proxy_path() -> Path:
+    """pjrt_proxy: built in the checkout, else installed in the wheel.
+
+    Raises:
+        PyxlaError: there is none.
+    """
+    here = Path(__file__).resolve().parent
+    places = (here.parent / "build/lib/pyxla_pjrt_proxy.so", here / "pyxla_pjrt_proxy.so")
+    for place in places:
+        if place.is_file():
+            return place
+    raise PyxlaError(
+        mismatch("CUDA", "pjrt_proxy", f"{places[0].name}", f"none in {places[0].parent}"), "devtool build"
+    )
+
+
+def take_error() -> str | None:
+    """The first error of an execution on XLA's CUDA device since the last call, or None; pjrt_proxy keeps it."""
+    if os.environ.get("PJRT_DEVICE") != "CUDA":
+        return None
+    text = ctypes.create_string_buffer(4096)
+    take = ctypes.CDLL(str(proxy_path())).pyxla_take_error
+    take.restype = ctypes.c_bool
+    return text.value.decode(errors="replace") if take(text, ctypes.c_size_t(len(text))) else None
+
+
+def client_options() -> dict[str, object]:
+    """Options of the plugin's client, from the environment.
+
+    PYXLA_ALLOCATOR ("default", "bfc", "cuda_async", "platform"), PYXLA_MEMORY_FRACTION (of the GPU's memory, 0.75),
+    PYXLA_PREALLOCATE (0 or 1, 0), PYXLA_VISIBLE_DEVICES ("0,2"), PYXLA_NODE_ID and PYXLA_NUM_NODES (several processes).
+
+    Raises:
+        PyxlaError: a value that the plugin cannot take.
+    """
+    options: dict[str, object] = {"platform_name": "cuda", "preallocate": _flag("PYXLA_PREALLOCATE", False)}
+    if "PYXLA_ALLOCATOR" in os.environ:
+        options["allocator"] = _one_of("PYXLA_ALLOCATOR", ("default", "bfc", "cuda_async", "platform"))
+    if "PYXLA_MEMORY_FRACTION" in os.environ:
+        options["memory_fraction"] = _number("PYXLA_MEMORY_FRACTION")
+    if "PYXLA_VISIBLE_DEVICES" in os.environ:
+        text = os.environ["PYXLA_VISIBLE_DEVICES"]
+        if not re.fullmatch(r"\d+(,\d+)*", text):
+            raise PyxlaError(mismatch("CUDA", "PYXLA_VISIBLE_DEVICES", "numbers with commas between", repr(text)))
+        options["visible_devices"] = [int(number) for number in text.split(",")]
+    for name, option in (("PYXLA_NODE_ID", "node_id"), ("PYXLA_NUM_NODES", "num_nodes")):
+        if name in os.environ:
+            if not os.environ[name].isdecimal():
+                raise PyxlaError(mismatch("CUDA", name, "a number", repr(os.environ[name])))
+            options[option] = int(os.environ[name])
+    return options
+
+
+def _flag(name: str, default: bool) -> bool:
+    return _one_of(name, ("0", "1")) == "1" if name in os.environ else default
+
+
+def _one_of(name: str, choices: tuple[str, ...]) -> str:
+    value = os.environ[name]
+    if value not in choices:
+        raise PyxlaError(mismatch("CUDA", name, f"one of {', '.join(choices)}", repr(value)), f"unset {name}")
+    return value
+
+
+def _number(name: str) -> float:
+    try:
+        value = float(os.environ[name])
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise PyxlaError(mismatch("CUDA", name, "a number above 0, at most 1", repr(os.environ[name])), f"unset {name}")
+    return value

@@ -1,0 +1,285 @@
+// A PJRT plugin in front of the vendor's CUDA plugin, for a torch_xla that is older than it.
+//
+// Every function of the PJRT C API takes one struct, whose first field is its size. A plugin refuses a struct that is
+// smaller than the one it knows: torch_xla 2.8.1's are, of two functions today and of others tomorrow. The API only
+// ever adds fields at a struct's end, and zero means "not given". So each call is forwarded with its struct copied into
+// a larger one, zero behind the caller's bytes, and the caller's bytes are copied back for the results in them.
+//
+// Two functions do more, because an execution's error is not in what Execute returns but in its results, and torch_xla
+// 2.8.1 ends the process when it reads such a result:
+//   PJRT_LoadedExecutable_Execute keeps the first error of an execution for pyxla.sync() (pyxla_take_error);
+//   PJRT_Buffer_ToHostBuffer waits for the buffer, as its caller does next, and throws the error: a RuntimeError in
+//   Python. An exception may pass here: from this call up to Python all is C++ with unwind tables.
+//
+// The vendor's plugin is the one that PYXLA_PJRT_PLUGIN names; pyxla/cuda_plugin.py sets it.
+#include <dlfcn.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace {
+
+// The API's head; function pointers follow. Only these fields are read by name.
+struct ApiHead {
+  size_t struct_size;
+  void* extension_start;
+  struct {
+    size_t struct_size;
+    void* extension_start;
+    int major, minor;
+  } version;
+};
+using Function = void* (*)(void*);
+
+constexpr size_t kMaxFunctions = 256;
+// Twice the largest struct of API 0.115.
+constexpr size_t kRoom = 512;
+
+struct Api {
+  ApiHead head;
+  Function functions[kMaxFunctions];
+};
+
+// Functions whose struct needs more than a larger copy. The index is the function's place behind the head, which never
+// changes: the API only adds functions at the end.
+struct Special {
+  size_t function;
+  size_t caller_bytes;   // what the caller's struct holds at least, though it states less; 0: what it states
+  size_t nested_offset;  // where a pointer to another struct with a size lies that must be extended too; 0: nowhere
+};
+// Places of the functions that are called here by name.
+enum Place : size_t {
+  kErrorDestroy = 0,
+  kErrorMessage = 1,
+  kPluginAttributes = 4,
+  kEventDestroy = 5,
+  kEventAwait = 8,
+  kEventOnReady = 9,
+  kExecute = 55,
+  kToHostBuffer = 70,
+  kReadyEvent = 72,
+};
+constexpr Special kSpecial[] = {
+    // PJRT_Plugin_Attributes: torch_xla states the offset of the last field (24) instead of the size (32).
+    {kPluginAttributes, 32, 0},
+    // PJRT_LoadedExecutable_Execute: PJRT_ExecuteOptions* options.
+    {kExecute, 0, 24},
+};
+
+Function vendor_functions[kMaxFunctions];
+
+size_t SizeOf(const void* args) { return *static_cast<const size_t*>(args); }
+
+// A copy of a struct with room for the fields that its writer did not know.
+class Extended {
+ public:
+  explicit Extended(void* from, size_t bytes) : from_(from), bytes_(bytes) {
+    std::memcpy(room_, from, bytes);
+    std::memset(room_ + bytes, 0, kRoom - bytes);
+    const size_t size = kRoom;
+    std::memcpy(room_, &size, sizeof(size));
+  }
+  // Results lie behind the size, in the caller's bytes.
+  void CopyBack() {
+    std::memcpy(static_cast<char*>(from_) + sizeof(size_t), room_ + sizeof(size_t), bytes_ - sizeof(size_t));
+  }
+  char* get() { return room_; }
+
+ private:
+  void* from_;
+  size_t bytes_;
+  alignas(16) char room_[kRoom];
+};
+
+// The structs of those functions, as far as they are used here: every version of the API begins them like this.
+struct ErrorArgs {
+  size_t struct_size;
+  void* extension_start;
+  void* error;
+  const char* message;
+  size_t message_size;
+};
+struct EventArgs {
+  size_t struct_size;
+  void* extension_start;
+  void* event;
+  void (*callback)(void* error, void* user);
+  void* user;
+};
+struct ReadyEventArgs {
+  size_t struct_size;
+  void* extension_start;
+  void* buffer;
+  void* event;
+};
+struct ToHostBufferArgs {
+  size_t struct_size;
+  void* extension_start;
+  void* buffer;
+  void* host_layout;
+  void* destination;
+};
+struct ExecuteArgs {
+  size_t struct_size;
+  void* extension_start;
+  void* executable;
+  void* options;
+  void* argument_lists;
+  size_t device_count;
+  size_t argument_count;
+  void* output_lists;
+  void** complete_events;
+  void* execute_device;
+};
+
+std::mutex error_mutex;
+std::string first_error;
+
+// Takes the text of an error and destroys it.
+std::string TakeText(void* error) {
+  ErrorArgs args = {sizeof(ErrorArgs), nullptr, error, nullptr, 0};
+  vendor_functions[kErrorMessage](&args);
+  const std::string text(args.message, args.message_size);
+  args = {offsetof(ErrorArgs, message), nullptr, error, nullptr, 0};
+  vendor_functions[kErrorDestroy](&args);
+  return text;
+}
+
+void Keep(void* error, void*) {
+  if (error == nullptr) return;
+  const std::string text = TakeText(error);
+  std::lock_guard<std::mutex> lock(error_mutex);
+  if (first_error.empty()) first_error = text;
+}
+
+std::string TakeFirstError() {
+  std::lock_guard<std::mutex> lock(error_mutex);
+  return std::exchange(first_error, {});
+}
+
+void DestroyEvent(void* event) {
+  EventArgs args = {offsetof(EventArgs, callback), nullptr, event, nullptr, nullptr};
+  vendor_functions[kEventDestroy](&args);
+}
+
+// Calls the vendor's function with a struct that is large enough for it.
+void* Call(size_t function, size_t caller_bytes, size_t nested_offset, void* args) {
+  const size_t stated = SizeOf(args);
+  const size_t bytes = stated < caller_bytes ? caller_bytes : stated;
+  if (bytes >= kRoom) return vendor_functions[function](args);
+  Extended extended(args, bytes);
+  if (nested_offset != 0) {
+    void** nested = reinterpret_cast<void**>(extended.get() + nested_offset);
+    void* const caller_nested = *nested;
+    if (caller_nested != nullptr && SizeOf(caller_nested) < kRoom) {
+      Extended extended_nested(caller_nested, SizeOf(caller_nested));
+      *nested = extended_nested.get();
+      void* result = vendor_functions[function](extended.get());
+      *nested = caller_nested;
+      extended_nested.CopyBack();
+      extended.CopyBack();
+      return result;
+    }
+  }
+  void* result = vendor_functions[function](extended.get());
+  extended.CopyBack();
+  return result;
+}
+
+// Asks for the events of an execution that nobody else wanted, and looks at how each ends.
+void* Execute(void* raw, size_t nested_offset) {
+  constexpr size_t kMostDevices = 64;
+  auto* args = static_cast<ExecuteArgs*>(raw);
+  void* own_events[kMostDevices] = {};
+  const bool own = args->complete_events == nullptr && args->device_count <= kMostDevices;
+  if (own) args->complete_events = own_events;
+  void* error = Call(kExecute, 0, nested_offset, args);
+  if (error == nullptr && args->complete_events != nullptr) {
+    for (size_t i = 0; i < args->device_count; ++i) {
+      EventArgs on_ready = {sizeof(EventArgs), nullptr, args->complete_events[i], &Keep, nullptr};
+      vendor_functions[kEventOnReady](&on_ready);
+      if (own) DestroyEvent(own_events[i]);
+    }
+  }
+  if (own) args->complete_events = nullptr;
+  return error;
+}
+
+// Waits until the buffer is there; throws the error of the execution that should have made it.
+void RequireReady(void* buffer) {
+  ReadyEventArgs ready = {sizeof(ReadyEventArgs), nullptr, buffer, nullptr};
+  if (void* error = vendor_functions[kReadyEvent](&ready)) throw std::runtime_error(TakeText(error));
+  EventArgs await = {offsetof(EventArgs, callback), nullptr, ready.event, nullptr, nullptr};
+  void* error = vendor_functions[kEventAwait](&await);
+  DestroyEvent(ready.event);
+  if (error != nullptr) {
+    TakeFirstError();
+    throw std::runtime_error(TakeText(error));
+  }
+}
+
+template <size_t kFunction>
+void* Forward(void* args) {
+  constexpr Special special = [] {
+    for (const Special& one : kSpecial) {
+      if (one.function == kFunction) return one;
+    }
+    return Special{kFunction, 0, 0};
+  }();
+  if constexpr (kFunction == kExecute) return Execute(args, special.nested_offset);
+  if constexpr (kFunction == kToHostBuffer) {
+    // Without a destination the call only asks for the size.
+    const auto* to_host = static_cast<const ToHostBufferArgs*>(args);
+    if (to_host->destination != nullptr) RequireReady(to_host->buffer);
+  }
+  return Call(kFunction, special.caller_bytes, special.nested_offset, args);
+}
+
+template <size_t... kFunctions>
+void FillForwards(Function* functions, size_t count, std::index_sequence<kFunctions...>) {
+  ((functions[kFunctions] = kFunctions < count && vendor_functions[kFunctions] ? &Forward<kFunctions> : nullptr), ...);
+}
+
+const Api* MakeApi() {
+  const char* path = std::getenv("PYXLA_PJRT_PLUGIN");
+  void* plugin = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
+  using GetApi = const Api* (*)();
+  const auto get_api = plugin ? reinterpret_cast<GetApi>(dlsym(plugin, "GetPjrtApi")) : nullptr;
+  if (get_api == nullptr) {
+    // pyxla looks before it lets torch_xla load this one; by hand there is no other way to say it.
+    std::fprintf(stderr, "pjrt_proxy: PYXLA_PJRT_PLUGIN: expected a PJRT plugin, got %s: %s\n", path ? path : "none",
+                 path ? dlerror() : "");
+    return nullptr;
+  }
+  const Api* vendor = get_api();
+  static Api api = {};
+  const size_t known = sizeof(Api) < vendor->head.struct_size ? sizeof(Api) : vendor->head.struct_size;
+  const size_t count = (known - sizeof(ApiHead)) / sizeof(Function);
+  std::memcpy(&api, vendor, known);
+  std::memcpy(vendor_functions, vendor->functions, count * sizeof(Function));
+  FillForwards(api.functions, count, std::make_index_sequence<kMaxFunctions>());
+  api.head.struct_size = known;
+  return &api;
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const void* GetPjrtApi() {
+  static const Api* const api = MakeApi();
+  return api;
+}
+
+// Copies the first error of an execution since the last call, cut to `size` with the final zero; false if there is
+// none.
+extern "C" __attribute__((visibility("default"))) bool pyxla_take_error(char* text, size_t size) {
+  const std::string error = TakeFirstError();
+  std::snprintf(text, size, "%s", error.c_str());
+  return !error.empty();
+}

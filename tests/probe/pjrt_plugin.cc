@@ -1,0 +1,139 @@
+// A PJRT plugin of a few functions that is as strict about struct sizes as XLA's CUDA plugin, for tests of pjrt_proxy.
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+// What a call saw, for the test to read: bytes behind those that the caller wrote must be zero.
+struct Args {
+  size_t struct_size;
+  void* extension;
+  int64_t words[14];
+};
+
+void* const kRefused = reinterpret_cast<void*>(1);
+
+// Wants 10 words; adds up the first 4, says in the fifth whether the rest is zero.
+void* Sum(void* raw) {
+  auto* args = static_cast<Args*>(raw);
+  if (args->struct_size < offsetof(Args, words) + 10 * sizeof(int64_t)) return kRefused;
+  int64_t sum = 0, rest = 0;
+  for (int i = 0; i < 4; ++i) sum += args->words[i];
+  for (int i = 5; i < 14; ++i) rest |= args->words[i];
+  args->words[3] = sum;
+  args->words[4] = rest == 0;
+  return nullptr;
+}
+
+// As PJRT_Plugin_Attributes: two results, the second behind the size that torch_xla states.
+void* Attributes(void* raw) {
+  auto* args = static_cast<Args*>(raw);
+  if (args->struct_size < 32) return kRefused;
+  args->words[0] = 11;
+  args->words[1] = 22;
+  return nullptr;
+}
+
+// An error, and an event that ends with one: the address of its text. An event without one is null + 1.
+const char kBad[] = "INTERNAL: probe: launch: expected cudaSuccess, got another";
+void* const kFine = reinterpret_cast<void*>(1);
+int errors_alive = 0, events_alive = 0;
+
+void* NewError() {
+  ++errors_alive;
+  return const_cast<char*>(kBad);
+}
+
+void* ErrorDestroy(void* raw) {
+  if (static_cast<Args*>(raw)->words[0] != 0) --errors_alive;
+  return nullptr;
+}
+
+void* ErrorMessage(void* raw) {
+  auto* args = static_cast<Args*>(raw);
+  args->words[1] = args->words[0];
+  args->words[2] = sizeof(kBad) - 1;
+  return nullptr;
+}
+
+void* EventDestroy(void*) {
+  --events_alive;
+  return nullptr;
+}
+
+void* EventAwait(void* raw) {
+  return reinterpret_cast<void*>(static_cast<Args*>(raw)->words[0]) == kFine ? nullptr : NewError();
+}
+
+void* EventOnReady(void* raw) {
+  auto* args = static_cast<Args*>(raw);
+  auto* callback = reinterpret_cast<void (*)(void*, void*)>(args->words[1]);
+  callback(EventAwait(raw), reinterpret_cast<void*>(args->words[2]));
+  return nullptr;
+}
+
+// As PJRT_LoadedExecutable_Execute: options of 88 bytes at byte 24; what is written to them must come back. The
+// executable, word 0, is 13 if the execution is to fail; the events come back at byte 64.
+void* Execute(void* raw) {
+  auto* args = static_cast<Args*>(raw);
+  auto* options = reinterpret_cast<Args*>(args->words[1]);
+  if (args->struct_size < 80 || options == nullptr || options->struct_size < 88) return kRefused;
+  options->words[2] = options->words[0] + (options->words[8] == 0 ? 0 : 1000);
+  auto** events = reinterpret_cast<void**>(args->words[6]);
+  for (int64_t i = 0; events != nullptr && i < args->words[3]; ++i) {
+    ++events_alive;
+    events[i] = args->words[0] == 13 ? const_cast<char*>(kBad) : kFine;
+  }
+  args->words[0] = 33;
+  return nullptr;
+}
+
+// As PJRT_Buffer_ReadyEvent: a buffer is its event.
+void* ReadyEvent(void* raw) {
+  auto* args = static_cast<Args*>(raw);
+  ++events_alive;
+  args->words[1] = args->words[0];
+  return nullptr;
+}
+
+// As PJRT_Buffer_ToHostBuffer.
+void* ToHostBuffer(void* raw) {
+  auto* args = static_cast<Args*>(raw);
+  if (args->words[2] != 0) *reinterpret_cast<int*>(args->words[2]) = 42;
+  args->words[3] = 4;
+  return nullptr;
+}
+
+struct Api {
+  size_t struct_size;
+  void* extension;
+  struct {
+    size_t struct_size;
+    void* extension;
+    int major, minor;
+  } version;
+  void* (*functions[80])(void*);
+};
+
+}  // namespace
+
+extern "C" const void* GetPjrtApi() {
+  static Api api = {sizeof(Api), reinterpret_cast<void*>(0x1234), {24, nullptr, 0, 115}, {}};
+  api.functions[0] = ErrorDestroy;
+  api.functions[1] = ErrorMessage;
+  api.functions[4] = Attributes;
+  api.functions[5] = EventDestroy;
+  api.functions[8] = EventAwait;
+  api.functions[9] = EventOnReady;
+  api.functions[10] = Sum;
+  api.functions[55] = Execute;
+  api.functions[70] = ToHostBuffer;
+  api.functions[72] = ReadyEvent;
+  api.functions[79] = Sum;
+  return &api;
+}
+
+// For the test: nothing that the proxy took may be left.
+extern "C" int probe_errors_alive() { return errors_alive; }
+extern "C" int probe_events_alive() { return events_alive; }

@@ -1,0 +1,163 @@
+"""How XLA's CUDA device is found, and the error for each thing that it lacks. What needs a GPU is in kernels/ and
+tests/test_cuda_device.py."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pyxla import cuda_plugin
+from pyxla.cuda_plugin import Plugin
+from pyxla.errors import PyxlaError
+from tests.conftest import ROOT
+
+PLUGIN = Plugin(Path("/plugin.so"), "jax-cuda13-pjrt 0.11.2", 13)
+
+
+def import_torch_xla(**environment: str) -> subprocess.CompletedProcess:
+    env = {**os.environ, "PJRT_DEVICE": "CUDA", **environment}
+    script = "import torch, torch_xla; print(torch_xla.device())"
+    return subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
+
+
+def has_gpu() -> bool:
+    try:
+        return bool(cuda_plugin.gpus())
+    except PyxlaError:
+        return False
+
+
+@pytest.mark.skipif(has_gpu(), reason="needs a machine without a GPU")
+def test_cuda_without_a_driver_is_a_python_error():
+    """An exception when torch_xla is imported, not an abort in the middle of its start."""
+    result = import_torch_xla()
+    assert result.returncode == 1
+    assert "pyxla.errors.PyxlaError: CUDA: driver: expected libcuda.so.1, got " in result.stderr
+    assert result.stderr.rstrip().endswith("hint: install NVIDIA's driver, or set PJRT_DEVICE=CPU")
+
+
+def test_cpu_asks_nothing_of_cuda():
+    result = import_torch_xla(PJRT_DEVICE="CPU", PYXLA_PJRT_PLUGIN="/no/such/file")
+    assert (result.returncode, result.stdout) == (0, "xla:0\n"), result.stderr
+
+
+def test_torch_xla_loads_beside_a_torch_that_sees_a_gpu():
+    """torch_xla 2.8.1 then lacks c10::cuda::set_device(signed char); pyxla_torch_backend brings it."""
+    script = "import torch; torch.cuda.is_available = lambda: True; import torch_xla; print(torch_xla.device())"
+    results = {}
+    for autoload in ("1", "0"):
+        env = {**os.environ, "PJRT_DEVICE": "CPU", "TORCH_DEVICE_BACKEND_AUTOLOAD": autoload}
+        results[autoload] = subprocess.run(
+            [sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False
+        )
+    assert results["1"].stdout == "xla:0\n", results["1"].stderr
+    assert "undefined symbol: _ZN3c104cuda10set_deviceEa" in results["0"].stderr
+
+
+def test_plugin_that_is_named_and_not_there(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYXLA_PJRT_PLUGIN", str(tmp_path / "none.so"))
+    with pytest.raises(PyxlaError, match=r"CUDA: PYXLA_PJRT_PLUGIN: expected a PJRT plugin, got no file at .*none\.so"):
+        cuda_plugin.find_plugin.__wrapped__()
+
+
+def test_plugin_that_is_named(monkeypatch, tmp_path):
+    path = tmp_path / "xla_cuda12_plugin.so"
+    path.touch()
+    monkeypatch.setenv("PYXLA_PJRT_PLUGIN", str(path))
+    assert cuda_plugin.find_plugin.__wrapped__() == Plugin(path, "PYXLA_PJRT_PLUGIN", 12)
+
+
+def wheel(folder: Path, cuda: int, version: str) -> None:
+    (folder / f"jax_plugins/xla_cuda{cuda}").mkdir(parents=True)
+    (folder / f"jax_plugins/xla_cuda{cuda}/xla_cuda_plugin.so").touch()
+    info = folder / f"jax_cuda{cuda}_pjrt-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: jax-cuda{cuda}-pjrt\nVersion: {version}\n")
+
+
+@pytest.mark.parametrize(("installed", "want"), [((12,), 12), ((13,), 13), ((12, 13), 13)])
+def test_plugin_of_an_installed_wheel(tmp_path, installed, want):
+    """In a process of its own: which packages there are, Python reads once."""
+    for cuda in installed:
+        wheel(tmp_path, cuda, f"0.{cuda}")
+    script = "from pyxla.cuda_plugin import find_plugin; p = find_plugin(); print(p.cuda, p.origin, p.path)"
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    env.pop("PYXLA_PJRT_PLUGIN", None)
+    result = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
+    path = tmp_path / f"jax_plugins/xla_cuda{want}/xla_cuda_plugin.so"
+    assert result.stdout == f"{want} jax-cuda{want}-pjrt 0.{want} {path}\n"
+
+
+@pytest.mark.parametrize("version", [(0, 75), (0, 10), (1, 120)])
+def test_plugin_with_an_api_that_was_never_tried(version):
+    expected = r"CUDA: plugin: expected PJRT API 0\.76 or a newer minor version \(tried to 0\.115\), got "
+    with pytest.raises(PyxlaError, match=expected + rf"{version[0]}\.{version[1]} in jax-cuda13-pjrt 0\.11\.2"):
+        cuda_plugin.check_api_version(PLUGIN, version)
+
+
+@pytest.mark.parametrize("version", [(0, 76), (0, 115), (0, 200)])
+def test_plugin_with_an_api_that_fits(version):
+    cuda_plugin.check_api_version(PLUGIN, version)
+
+
+def test_driver_that_is_too_old(monkeypatch):
+    monkeypatch.setattr(cuda_plugin, "driver_version", lambda: (12, 8))
+    expected = r"CUDA: driver: expected one for CUDA 13, as jax-cuda13-pjrt 0\.11\.2 needs, got CUDA 12\.8"
+    with pytest.raises(PyxlaError, match=expected + r"[^$]*hint: update the driver, or install jax-cuda12-pjrt"):
+        cuda_plugin.check_driver(PLUGIN)
+    cuda_plugin.check_driver(Plugin(PLUGIN.path, "jax-cuda12-pjrt", 12))
+
+
+def test_library_that_is_missing(monkeypatch):
+    monkeypatch.setattr(cuda_plugin, "_LIBRARIES", {13: (("cu13/lib", "libcufft.so.99"),)})
+    with pytest.raises(
+        PyxlaError,
+        match=r"CUDA: library: expected libcufft\.so\.99, which jax-cuda13-pjrt 0\.11\.2 opens, got libcufft",
+    ):
+        cuda_plugin.load_libraries.__wrapped__(PLUGIN)
+
+
+def test_library_without_which_one_gpu_works(monkeypatch):
+    monkeypatch.setattr(cuda_plugin, "_LIBRARIES", {13: (("nccl/lib", "libno_such_nccl.so.2"),)})
+    monkeypatch.setattr(cuda_plugin, "_OPTIONAL", {"libno_such_nccl.so.2"})
+    assert cuda_plugin.load_libraries.__wrapped__(PLUGIN) == ()
+
+
+def test_options_of_the_client(monkeypatch):
+    assert cuda_plugin.client_options() == {"platform_name": "cuda", "preallocate": False}
+    values = {
+        "PYXLA_ALLOCATOR": "bfc", "PYXLA_MEMORY_FRACTION": "0.5", "PYXLA_PREALLOCATE": "1",
+        "PYXLA_VISIBLE_DEVICES": "0,2", "PYXLA_NODE_ID": "1", "PYXLA_NUM_NODES": "4",
+    }  # fmt: skip
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    assert cuda_plugin.client_options() == {
+        "platform_name": "cuda", "preallocate": True, "allocator": "bfc", "memory_fraction": 0.5,
+        "visible_devices": [0, 2], "node_id": 1, "num_nodes": 4,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PYXLA_ALLOCATOR", "malloc"), ("PYXLA_MEMORY_FRACTION", "2"), ("PYXLA_MEMORY_FRACTION", "half"),
+        ("PYXLA_PREALLOCATE", "yes"), ("PYXLA_VISIBLE_DEVICES", "all"), ("PYXLA_NODE_ID", "-1"),
+        ("PYXLA_NUM_NODES", ""),
+    ],
+)  # fmt: skip
+def test_option_that_the_plugin_cannot_take(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(PyxlaError, match=rf"CUDA: {name}: expected .*, got {value!r}"):
+        cuda_plugin.client_options()
+
+
+def test_proxy_is_built():
+    assert cuda_plugin.proxy_path() == ROOT / "build/lib/pyxla_pjrt_proxy.so"
+
+
+def test_no_handler_allocates_device_memory():
+    """XLA's scratch allocator is the only one: cudaMalloc waits for the device and cannot be captured."""
+    for path in (ROOT / "kernels").glob("*/*.c*"):
+        assert "cudaMalloc" not in path.read_text(), path.name

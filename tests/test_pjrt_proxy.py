@@ -1,0 +1,146 @@
+"""pjrt_proxy: every call reaches the vendor's plugin with a struct that is large enough, and its results come back."""
+
+import ctypes
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+PROXY = ROOT / "build/lib/pyxla_pjrt_proxy.so"
+HEAD, POINTER = 40, 8
+
+
+class Proxy:
+    """The function table that the proxy hands out."""
+
+    def __init__(self, table: int):
+        self.table = table
+        self.size, self.extension, _, _, versions = (ctypes.c_uint64 * 5).from_address(table)
+        self.version = (versions & 0xFFFFFFFF, versions >> 32)
+        self.events_of_callers = 0
+
+    def take_error(self) -> str | None:
+        text = ctypes.create_string_buffer(200)
+        take = ctypes.CDLL(str(PROXY)).pyxla_take_error
+        take.restype = ctypes.c_bool
+        return text.value.decode() if take(text, ctypes.c_size_t(len(text))) else None
+
+    def function(self, index: int) -> int:
+        return ctypes.c_uint64.from_address(self.table + HEAD + index * POINTER).value
+
+    def call(self, index: int, stated: int, words: list[int]) -> tuple[int | None, list[int]]:
+        """Calls a function with a struct that states its size; returns the result and the struct's words behind it."""
+        args = (ctypes.c_uint64 * (2 + len(words)))(stated, 0, *words)
+        result = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(self.function(index))(ctypes.addressof(args))
+        assert args[0] == stated, "the caller's size is the caller's"
+        return result, list(args[2:])
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plugin") / "plugin.so"
+    source = ROOT / "tests/probe/pjrt_plugin.cc"
+    command = ["g++", "-std=c++20", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", source, "-o", path]
+    subprocess.run(command, check=True)
+    return path
+
+
+@pytest.fixture(scope="module")
+def proxy(plugin):
+    os.environ["PYXLA_PJRT_PLUGIN"] = str(plugin)
+    try:
+        library = ctypes.CDLL(str(PROXY))
+        library.GetPjrtApi.restype = ctypes.c_void_p
+        return Proxy(library.GetPjrtApi())
+    finally:
+        del os.environ["PYXLA_PJRT_PLUGIN"]
+
+
+def test_head_and_extensions_are_the_vendors(proxy):
+    assert (proxy.size, proxy.extension, proxy.version) == (HEAD + 80 * POINTER, 0x1234, (0, 115))
+
+
+def test_function_that_the_vendor_lacks_stays_null(proxy):
+    assert [i for i in range(80) if proxy.function(i)] == [0, 1, 4, 5, 8, 9, 10, 55, 70, 72, 79]
+
+
+@pytest.mark.parametrize("index", [10, 79])
+def test_shorter_struct_is_extended_with_zeros(proxy, index):
+    """The plugin knows 10 words; the caller wrote 5. What lies behind them on the caller's side must not be seen."""
+    result, words = proxy.call(index, stated=16 + 5 * 8, words=[1, 2, 3, 4, 99, 7, 7, 7])
+    assert result is None
+    assert words == [1, 2, 3, 10, 1, 7, 7, 7]
+
+
+def test_struct_that_is_longer_than_the_vendors_is_kept(proxy):
+    result, words = proxy.call(10, stated=16 + 14 * 8, words=[1, 2, 3, 4, 99, *[0] * 8, 5])
+    assert (result, words[3:5], words[13]) == (None, [10, 0], 5)
+
+
+def test_struct_without_room_for_a_copy_goes_through_as_it_is(proxy):
+    result, words = proxy.call(10, stated=16 + 80 * 8, words=[1, 2, 3, 4, *[0] * 76])
+    assert (result, words[3:5]) == (None, [10, 1])
+
+
+def test_attributes_of_a_caller_that_states_too_little(proxy):
+    """torch_xla 2.8.1 states 24 bytes and reads 32."""
+    assert proxy.call(4, stated=24, words=[0, 0, 5]) == (None, [11, 22, 5])
+
+
+def test_options_of_execute_are_extended_too(proxy):
+    """torch_xla 2.8.1 has 80 bytes of options, the plugin wants 88."""
+    options = (ctypes.c_uint64 * 12)(80, 0, 6, 0, 0, 0, 0, 0, 0, 0, 777, 888)
+    result, words = proxy.call(55, stated=80, words=[0, ctypes.addressof(options), *[0] * 6])
+    assert result is None
+    assert words[:2] == [33, ctypes.addressof(options)]
+    assert (options[0], options[4], options[10], options[11]) == (80, 6, 777, 888)
+
+
+def test_execute_without_options(proxy):
+    assert proxy.call(55, stated=80, words=[0] * 8)[0] == 1
+
+
+@pytest.mark.parametrize("caller_wants_events", [False, True])
+@pytest.mark.parametrize(
+    ("executable", "want"), [(1, None), (13, "INTERNAL: probe: launch: expected cudaSuccess, got another")]
+)
+def test_error_of_an_execution_is_kept_once(proxy, plugin, caller_wants_events, executable, want):
+    options = (ctypes.c_uint64 * 12)(80, *[0] * 11)
+    events = (ctypes.c_uint64 * 2)()
+    address = ctypes.addressof(events) if caller_wants_events else 0
+    result, words = proxy.call(55, stated=80, words=[executable, ctypes.addressof(options), 0, 2, 0, 0, address, 0])
+    assert (result, words[6]) == (None, address)
+    assert proxy.take_error() == want
+    assert proxy.take_error() is None
+    library = ctypes.CDLL(str(plugin))
+    assert library.probe_errors_alive() == 0
+    # The caller destroys its own events.
+    assert library.probe_events_alive() == proxy.events_of_callers + 2 * caller_wants_events
+    proxy.events_of_callers += 2 * caller_wants_events
+
+
+@pytest.mark.parametrize(
+    ("buffer", "want"),
+    [("good", "read 42\n"), ("bad", "caught INTERNAL: probe: launch: expected cudaSuccess, got another, read 0\n")],
+)
+def test_reading_a_result_that_never_was_is_an_exception(plugin, tmp_path, buffer, want):
+    """torch_xla 2.8.1 ends the process when the copy to the host fails; so it must not begin."""
+    program = tmp_path / "caller"
+    command = ["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", ROOT / "tests/probe/pjrt_caller.cc", "-o", program]
+    subprocess.run([*command, "-ldl"], check=True)
+    env = {**os.environ, "PYXLA_PJRT_PLUGIN": str(plugin)}
+    result = subprocess.run([program, PROXY, buffer], env=env, capture_output=True, text=True, check=True)
+    assert result.stdout == want
+
+
+@pytest.mark.parametrize("named", [None, "/no/such/plugin.so", __file__])
+def test_without_a_plugin_there_is_no_api(named):
+    script = f"import ctypes; f = ctypes.CDLL({str(PROXY)!r}).GetPjrtApi; f.restype = ctypes.c_void_p; print(f())"
+    env = {name: value for name, value in os.environ.items() if name != "PYXLA_PJRT_PLUGIN"}
+    env |= {"PYXLA_PJRT_PLUGIN": named} if named else {}
+    result = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
+    assert result.stdout == "None\n"
+    assert "pjrt_proxy: PYXLA_PJRT_PLUGIN: expected a PJRT plugin, got " in result.stderr
