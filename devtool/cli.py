@@ -9,6 +9,7 @@ import sys
 import click
 
 from devtool.commands.build import build
+from devtool.commands.doctor import doctor
 from devtool.commands.hlo import hlo
 from devtool.commands.list_ops import list_ops
 from devtool.commands.lock import lock
@@ -29,7 +30,7 @@ def cli() -> None:
     """
 
 
-for command in (new_op, build, test, list_ops, hlo, lock, verify, nix):
+for command in (new_op, build, test, list_ops, hlo, doctor, lock, verify, nix):
     cli.add_command(command)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shutil
@@ -49,6 +50,28 @@ def run_through(command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> in
         except subprocess.TimeoutExpired:
             _end(child, child.send_signal)
         raise
+
+
+def run_captured(
+    command: Sequence[str], timeout: float, env: Mapping[str, str] | None = None, text: str = ""
+) -> subprocess.CompletedProcess:
+    """Runs a program that may hang on `text` and returns its end and what it printed.
+
+    Raises:
+        subprocess.TimeoutExpired: it did not end in `timeout` seconds; it is killed, with all that it started.
+    """
+    child = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+        env=env, process_group=0, preexec_fn=_end_with_devtool,
+    )  # fmt: skip
+    try:
+        output, errors = child.communicate(text, timeout)
+    except BaseException:
+        os.killpg(child.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # what hangs inside a driver does not even die
+            child.communicate(timeout=5)
+        raise
+    return subprocess.CompletedProcess(command, child.returncode, output, errors)
 
 
 def _end(child: subprocess.Popen, send: Callable[[int], None]) -> None:
