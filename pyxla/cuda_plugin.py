@@ -50,6 +50,8 @@ _LIBRARIES = {
         ("nvshmem/lib", "libnvshmem_host.so.3"),
     ),
 }
+# CUDA_ERROR_NO_DEVICE.
+_NO_DEVICE = 100
 # Without these XLA runs on one GPU all the same.
 _OPTIONAL = {"libcupti.so.12", "libcupti.so.13", "libnvshmem_host.so.3", "libnccl.so.2"}
 
@@ -146,6 +148,8 @@ def gpus() -> tuple[Gpu, ...]:
         ) from error
     count = ctypes.c_int()
     for status in (driver.cuInit(0), driver.cuDeviceGetCount(ctypes.byref(count))):
+        if status == _NO_DEVICE:
+            break
         if status:
             text = ctypes.c_char_p()
             driver.cuGetErrorString(status, ctypes.byref(text))

@@ -38,6 +38,13 @@ def test_cuda_without_a_driver_is_a_python_error():
     assert result.stderr.rstrip().endswith("hint: install NVIDIA's driver, or set PJRT_DEVICE=CPU")
 
 
+@pytest.mark.skipif(not has_gpu(), reason="needs a GPU")
+def test_gpu_that_is_not_visible():
+    result = import_torch_xla(CUDA_VISIBLE_DEVICES="")
+    assert result.returncode == 1
+    assert "CUDA: device: expected a GPU, got none with CUDA_VISIBLE_DEVICES=''" in result.stderr
+
+
 def test_cpu_asks_nothing_of_cuda():
     result = import_torch_xla(PJRT_DEVICE="CPU", PYXLA_PJRT_PLUGIN="/no/such/file")
     assert (result.returncode, result.stdout) == (0, "xla:0\n"), result.stderr
@@ -80,6 +87,8 @@ def wheel(folder: Path, cuda: int, version: str) -> None:
 @pytest.mark.parametrize(("installed", "want"), [((12,), 12), ((13,), 13), ((12, 13), 13)])
 def test_plugin_of_an_installed_wheel(tmp_path, installed, want):
     """In a process of its own: which packages there are, Python reads once."""
+    if 13 not in installed and cuda_plugin._in_package("jax_plugins", "xla_cuda13/xla_cuda_plugin.so"):
+        pytest.skip("needs a machine without jax-cuda13-pjrt, which comes first")
     for cuda in installed:
         wheel(tmp_path, cuda, f"0.{cuda}")
     script = "from pyxla.cuda_plugin import find_plugin; p = find_plugin(); print(p.cuda, p.origin, p.path)"

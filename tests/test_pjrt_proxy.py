@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
 
@@ -16,17 +17,18 @@ HEAD, POINTER = 40, 8
 class Proxy:
     """The function table that the proxy hands out."""
 
-    def __init__(self, table: int):
-        self.table = table
-        self.size, self.extension, _, _, versions = (ctypes.c_uint64 * 5).from_address(table)
+    def __init__(self, library: ctypes.CDLL):
+        library.GetPjrtApi.restype = ctypes.c_void_p
+        library.pyxla_take_error.restype = ctypes.c_bool
+        self.library = library
+        self.table = library.GetPjrtApi()
+        self.size, self.extension, _, _, versions = (ctypes.c_uint64 * 5).from_address(self.table)
         self.version = (versions & 0xFFFFFFFF, versions >> 32)
         self.events_of_callers = 0
 
     def take_error(self) -> str | None:
         text = ctypes.create_string_buffer(200)
-        take = ctypes.CDLL(str(PROXY)).pyxla_take_error
-        take.restype = ctypes.c_bool
-        return text.value.decode() if take(text, ctypes.c_size_t(len(text))) else None
+        return text.value.decode() if self.library.pyxla_take_error(text, ctypes.c_size_t(len(text))) else None
 
     def function(self, index: int) -> int:
         return ctypes.c_uint64.from_address(self.table + HEAD + index * POINTER).value
@@ -49,14 +51,12 @@ def plugin(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def proxy(plugin):
-    os.environ["PYXLA_PJRT_PLUGIN"] = str(plugin)
-    try:
-        library = ctypes.CDLL(str(PROXY))
-        library.GetPjrtApi.restype = ctypes.c_void_p
-        return Proxy(library.GetPjrtApi())
-    finally:
-        del os.environ["PYXLA_PJRT_PLUGIN"]
+def proxy(plugin, tmp_path_factory):
+    # A copy: where there is a GPU, the proxy itself already stands in front of XLA's plugin in this process.
+    copy = shutil.copy(PROXY, tmp_path_factory.mktemp("proxy"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYXLA_PJRT_PLUGIN", str(plugin))
+        return Proxy(ctypes.CDLL(copy))
 
 
 def test_head_and_extensions_are_the_vendors(proxy):
