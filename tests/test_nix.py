@@ -24,7 +24,7 @@ class Flake:
 
     def __init__(self, root: Path):
         self.root = root
-        for name in ("flake.nix", "flake.lock", "pyproject.toml", "LICENSE", "nix", "kernels", "templates"):
+        for name in ("flake.nix", "flake.lock", "pyproject.toml", "LICENSE", "nix", "kernels", "pyxla", "templates"):
             source = ROOT / name
             if source.is_dir():
                 shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__"))
