@@ -67,6 +67,19 @@ def compare_chain() -> None:
     native = chain(lambda x, y: torch.matmul(x, square) + y)
     fused = chain(lambda x, y: x + 0.5 * y)
 
+    sums = (x.cpu().double() + LENGTH * 0.5 * y.cpu().double()).float()
+    products = x.cpu().double()
+    for _ in range(LENGTH):
+        products = products @ square.cpu().double() + y.cpu().double()
+    for name, compiled, want, share in (
+        ("custom calls", custom, sums, 1e-5),
+        ("fused adds", fused, sums, 1e-5),
+        # XLA's matrix products of float32 are TF32 on a GPU.
+        ("matmuls", native, products.float(), 1e-2),
+    ):
+        error = (compiled(x, y).cpu() - want).norm() / want.norm()
+        assert error < share, f"{name}: wrong numbers ({error:.2g}), not timed"
+
     def step(compiled):
         def run():
             result = compiled(x, y)

@@ -8,6 +8,9 @@ from __future__ import annotations
 from pyxla import cuda_plugin
 from pyxla.errors import PyxlaError
 
+# What XLA writes in front of a handler's own words.
+_STATUS = ("INVALID_ARGUMENT: ", "INTERNAL: ")
+
 
 def sync() -> None:
     """Runs what is pending and waits: `torch_xla.sync(wait=True)` whose errors are raised once.
@@ -28,9 +31,6 @@ def sync() -> None:
     if text is not None:
         drain_errors()
         raise PyxlaError(_without_status(text))
-
-
-_STATUS = ("INVALID_ARGUMENT: ", "INTERNAL: ")
 
 
 def _without_status(text: str) -> str:
