@@ -46,8 +46,11 @@ class BuildWithLibraries(build_py):
             device = {"pyxla_pjrt_proxy.so": "pyxla", "pyxla_set_device.so": TORCH_BACKEND}
             for folder in map(Path, os.environ["PYXLA_LIBRARIES"].split(os.pathsep)):
                 for path in sorted(folder.glob("lib*.so")):
+                    op = path.stem.removeprefix("lib")
                     for file in (path, path.with_suffix(".json")):
-                        shutil.copy(file, target / PACKAGE / path.stem.removeprefix("lib"))
+                        shutil.copy(file, target / PACKAGE / op)
+                    if (wrapped := folder / f"{op}.wrapped").is_dir():
+                        shutil.copytree(wrapped, target / PACKAGE / op / wrapped.name)
                 for path in sorted(folder.glob("pyxla_*.so")):
                     shutil.copy(path, target / device[path.name])
             return

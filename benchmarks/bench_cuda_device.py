@@ -1,4 +1,5 @@
-"""XLA's CUDA device under torch_xla: start-up against jax on the same plugin, and host time of a chain of custom calls.
+"""XLA's CUDA device under torch_xla: start-up against jax on the same plugin, host time of a chain of custom calls, and
+GPU time of captured custom calls against the same kernel in a CUDA graph.
 
 python benchmarks/bench_cuda_device.py
 """
@@ -7,7 +8,9 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 PYXLA = """
 import torch, torch_xla
@@ -93,7 +96,72 @@ def compare_chain() -> None:
         table(f"host time of a step of {LENGTH} calls, not waiting", [(name, times)], "custom calls", name)
 
 
+def compare_captured_calls() -> None:
+    """What XLA adds to a captured call, at most: all that a step costs more than the graph's replay, over its calls."""
+    import cupy
+    import torch
+    import torch_xla
+    from paired import paired
+    from pyxla_kernels.simple_add.simple_add import simple_add
+
+    from pyxla import hlo, hlo_text, raw_call
+
+    length, size = 136, 1024
+    x, y = torch.zeros(size, device=torch_xla.device()), torch.ones(size, device=torch_xla.device())
+
+    def xla_step():
+        def run(x, y):
+            for _ in range(length):
+                x = torch.ops.xla_gpu.simple_add(x, y, 0.5)
+            return x
+
+        torch_xla.sync(wait=True)
+        compiled = torch.compile(run, backend="openxla", fullgraph=True)
+        with hlo.thunk_sequences() as sequences:
+            result = compiled(x, y).cpu()
+        captured = max((hlo_text.captured_calls(text)[0] for text in sequences), default=0)
+        assert captured == length, f"expected {length} captured calls, got {captured}"
+        assert result.tolist() == [0.5 * length] * size, "wrong numbers, not timed"
+
+        def step():
+            compiled(x, y)
+            torch_xla.sync(wait=True)
+
+        return step
+
+    def graph_step():
+        arrays = [cupy.zeros(size, dtype=cupy.float32), cupy.empty(size, dtype=cupy.float32)]
+        ones = cupy.ones(size, dtype=cupy.float32)
+        buffers = [raw_call.Buffer(a.data.ptr, (size,), torch.float32, a) for a in (*arrays, ones)]
+        stream = cupy.cuda.Stream(non_blocking=True)
+        cupy.cuda.runtime.deviceSynchronize()
+        with stream:
+            stream.begin_capture()
+            for i in range(length):
+                arguments = {"a": buffers[i % 2], "b": buffers[2], "alpha": 0.5}
+                raw_call.prepare(simple_add, arguments, (buffers[1 - i % 2],))(stream.ptr)
+            graph = stream.end_capture()
+
+        def step():
+            graph.launch(stream)
+            stream.synchronize()
+
+        step()
+        assert cupy.asnumpy(arrays[length % 2]).tolist() == [0.5 * length] * size, "wrong numbers, not timed"
+        return step
+
+    times = paired({"xla": xla_step(), "graph": graph_step()}, rounds=300)
+    xla, graph = (statistics.median(times[name]) * 1e6 for name in ("xla", "graph"))
+    print(f"a step of {length} captured calls: XLA {xla:.0f} us with the host's work, CUDA graph {graph:.0f} us")
+    print(f"XLA adds at most {(xla - graph) / length:.2f} us to a call")
+
+
 if __name__ == "__main__":
     compare_start_up()
     os.environ["PJRT_DEVICE"] = "CUDA"
-    compare_chain()
+    with tempfile.TemporaryDirectory() as folder:
+        from pyxla import hlo
+
+        hlo.dump_to(Path(folder))
+        compare_chain()
+        compare_captured_calls()

@@ -10,18 +10,25 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import IO
 
 from devtool.errors import DevtoolError
 
 _WANTED = re.compile(r"lib[^/]+\.(so|json)")
+# The folder beside lib<op>.so with the library that it wraps.
+_WRAPPED = ".wrapped"
 _DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError)
 
 
 def is_archive(path: Path) -> bool:
     """Whether the file's name is that of a wheel or a tarball."""
     return path.name.endswith((".whl", ".tar.gz"))
+
+
+def is_wrapped(path: PurePath) -> bool:
+    """Whether the file is one that an op's library wraps, and no op's library itself."""
+    return path.parent.suffix == _WRAPPED
 
 
 def unpack_libraries(archive: Path, into: Path) -> dict[str, Path]:
@@ -41,15 +48,18 @@ def unpack_libraries(archive: Path, into: Path) -> dict[str, Path]:
                 place = PurePosixPath(name)
                 if place.is_absolute() or ".." in place.parts:
                     raise _refused(archive, "entries that stay in their folder", name)
-                if not _WANTED.fullmatch(place.name):
+                if not is_wrapped(place) and not _WANTED.fullmatch(place.name):
                     continue
-                folder = folders.setdefault(place.parent, into / str(len(folders)))
-                folder.mkdir(exist_ok=True)
+                of_op = place.parent.parent if is_wrapped(place) else place.parent
+                folder = folders.setdefault(of_op, into / str(len(folders)))
+                if is_wrapped(place):
+                    folder /= place.parent.name
+                folder.mkdir(exist_ok=True, parents=True)
                 if open_file is None or (folder / place.name).exists():
                     raise _refused(archive, "each library and manifest once, as a plain file", name)
                 with open_file() as content, (folder / place.name).open("xb") as file:
                     shutil.copyfileobj(content, file)
-                if place.suffix == ".so":
+                if place.suffix == ".so" and not is_wrapped(place):
                     found[name] = folder / place.name
     except _DAMAGED as error:
         raise _refused(archive, "a whole archive", f"{type(error).__name__}: {error}") from error

@@ -159,9 +159,9 @@ def _configure_failure(output: str) -> DevtoolError:
 
 
 def _tools() -> list[Path]:
-    """The files by which a build differs: compilers and XLA's headers, where kernels/CMakeLists.txt looks for them."""
+    """The files by which a build differs: compilers, Triton, XLA's headers; kernels/CMakeLists.txt finds them so."""
     nvcc = os.environ.get("CUDACXX") or shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
-    in_wheels = {"jaxlib": "include/xla/ffi/api/ffi.h", "nvidia": "cu13/bin/nvcc"}
+    in_wheels = {"jaxlib": "include/xla/ffi/api/ffi.h", "nvidia": "cu13/bin/nvcc", "triton": "__init__.py"}
     specs = {name: importlib.util.find_spec(name) for name in in_wheels}
     folders = {name: spec.submodule_search_locations or [] for name, spec in specs.items() if spec}
     return [Path(compiler() or ""), Path(nvcc), *(Path(f, in_wheels[n]) for n in folders for f in folders[n])]

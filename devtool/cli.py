@@ -8,14 +8,19 @@ import sys
 
 import click
 
+from devtool.commands.bench import bench
 from devtool.commands.build import build
+from devtool.commands.docs import docs
 from devtool.commands.doctor import doctor
 from devtool.commands.hlo import hlo
 from devtool.commands.list_ops import list_ops
 from devtool.commands.lock import lock
 from devtool.commands.new_op import new_op
 from devtool.commands.nix import nix
+from devtool.commands.report import report
+from devtool.commands.run_artifact import run_artifact
 from devtool.commands.test import test
+from devtool.commands.trace import trace
 from devtool.commands.verify import verify
 from devtool.errors import INTERRUPTED, MISUSED, DevtoolError, explain
 
@@ -30,7 +35,22 @@ def cli() -> None:
     """
 
 
-for command in (new_op, build, test, list_ops, hlo, doctor, lock, verify, nix):
+for command in (
+    new_op,
+    build,
+    test,
+    bench,
+    list_ops,
+    hlo,
+    trace,
+    doctor,
+    report,
+    docs,
+    run_artifact,
+    lock,
+    verify,
+    nix,
+):
     cli.add_command(command)
 
 

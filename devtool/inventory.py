@@ -24,11 +24,12 @@ def inventory() -> list[dict[str, Any]]:
     entries = []
     for op in project.op_names():
         packet = getattr(torch.ops.xla_gpu, op, None)
-        entries.append({"op": op, "schema": str(packet.default._schema) if packet else None} | _library(op))
+        entries.append({"op": op, "schema": str(packet.default._schema) if packet else None} | library_state(op))
     return entries
 
 
-def _library(op: str) -> dict[str, Any]:
+def library_state(op: str) -> dict[str, Any]:
+    """What `inventory` says of the op's library."""
     from pyxla.errors import LibraryError
     from pyxla.libraries import check_fresh, library_path, load_library
 

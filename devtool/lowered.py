@@ -1,14 +1,21 @@
-"""The HLO module of one case of an op, before XLA optimises it."""
+"""What XLA makes of one case of an op, or of a script: runs it, and hands back what pyxla saw of its modules."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import runpy
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
-from devtool.errors import DevtoolError, unknown
+from devtool.errors import MISUSED, DevtoolError, unknown
 
 
 def load_cases(op: str) -> list[Any]:
@@ -33,12 +40,13 @@ def select_case(op: str, cases: list[Any], name: str | None) -> Any:
     return found[0]
 
 
-def lowered_module(op_name: str, case: Any) -> str:
-    """The module's text."""
+def inspect_case(op_name: str, case: Any) -> tuple[str, Any]:
+    """The module as torch_xla lowers it, with the shapes of all operands, and the pyxla.Inspection of the call."""
     import torch
     import torch_xla
 
     from pyxla import hlo, ops
+    from pyxla.inspection import inspecting
     from pyxla.op import find_op
 
     ops.load_op(op_name)
@@ -46,28 +54,89 @@ def lowered_module(op_name: str, case: Any) -> str:
     device = torch_xla.device()
     arguments = case.arguments()
     on_xla = {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
-    torch_xla.sync(wait=True)
-    results = op(**on_xla)
-    results = results if isinstance(results, tuple) else (results,)
-    return hlo.lowered([t for t in (*(on_xla[a.name] for a in op.schema.mutated), *results) if t is not None])
+    with inspecting(private=False) as seen:
+        results = op(**on_xla)
+        results = results if isinstance(results, tuple) else (results,)
+        text = hlo.lowered([t for t in (*(on_xla[a.name] for a in op.schema.mutated), *results) if t is not None])
+    return text, seen
 
 
-def print_module(text: str) -> None:
-    """Prints the module; on a terminal its custom calls stand out. How many there are follows on stderr."""
-    from pyxla import hlo_text
+def inspect_script(script: Path, arguments: Sequence[str]) -> Any:
+    """Runs a script as `python script` does, and returns the pyxla.Inspection of all that XLA compiled.
 
-    text = text.strip()
-    calls = hlo_text.custom_calls(text)
-    names = {call.name for call in calls}
-    if click.get_text_stream("stdout").isatty():
-        from rich.console import Console
-        from rich.text import Text
+    What it prints goes to stderr. Nothing is compiled for the inspection: XLA writes down what it compiles anyway.
 
-        console = Console(highlight=False)
-        for line in text.splitlines():
-            own = line.strip().removeprefix("ROOT ").lstrip("%").partition(" = ")[0] in names
-            console.print(Text(line, style="bold cyan" if own else ""), soft_wrap=True)
-    else:
-        click.echo(text)
-    listed = ", ".join(call.target for call in calls)
-    click.echo(f"hlo: {len(calls)} custom call{'s' * (len(calls) != 1)}: {listed or 'none'}", err=True)
+    Args:
+        script: a Python file.
+        arguments: of the script.
+
+    Raises:
+        DevtoolError: there is no such file, the script did not come to its end, or XLA compiled nothing.
+    """
+    if not script.is_file():
+        raise DevtoolError(f"hlo: SCRIPT: expected a Python file, got none at {script}", "correct the path", MISUSED)
+    with tempfile.TemporaryDirectory(prefix="pyxla-hlo-") as name:
+        folder = _dump_folder(Path(name))
+        before = set(folder.glob("*")) if folder.is_dir() else set()
+        with contextlib.redirect_stdout(sys.stderr):
+            _run(script, arguments)
+        files = sorted(set(folder.glob("*")) - before) if folder.is_dir() else []
+        seen = _read(files)
+    if not seen.modules:
+        raise DevtoolError(
+            f"hlo: {script}: expected a script that computes on XLA, got one that left XLA nothing to do",
+            "move tensors to torch_xla.device(), and read a result or call torch_xla.sync()",
+        )
+    return seen
+
+
+def _dump_folder(folder: Path) -> Path:
+    """Where XLA writes: the folder that the user's XLA_FLAGS name, else this one. As pyxla.dump has it, which is not
+    imported here: it brings torch, and the script comes first.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    named = [word.partition("=")[2] for word in flags.split() if word.startswith("--xla_dump_to=")]
+    if named:
+        return Path(named[-1])
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_dump_to={folder} --xla_dump_hlo_as_text".strip()
+    return folder
+
+
+def _run(script: Path, arguments: Sequence[str]) -> None:
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as error:
+        if isinstance(error.code, str):
+            click.echo(error.code, err=True)
+        if error.code not in (None, 0):
+            raise _ended_early(script, f"exit status {1 if isinstance(error.code, str) else error.code}") from None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        _show(error, script)
+        raise _ended_early(script, type(error).__name__) from None
+
+
+def _ended_early(script: Path, what: str) -> DevtoolError:
+    return DevtoolError(
+        f"hlo: {script}: expected it to come to its end, got {what} (see above)", f"python {script} should work first"
+    )
+
+
+def _show(error: BaseException, script: Path) -> None:
+    """Prints the user's traceback as Python does: from the script on, without the frames that ran it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != str(script):
+        trace = trace.tb_next
+    # A script that cannot be compiled has no frame of its own.
+    traceback.print_exception(type(error), error, trace)
+
+
+def _read(files: Sequence[Path]) -> Any:
+    from pyxla.inspection import Inspection, read_files
+
+    torch_xla = sys.modules.get("torch_xla")
+    device = torch_xla.runtime.device_type() if torch_xla else None
+    return Inspection(device or "", read_files(files))

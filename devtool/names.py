@@ -35,7 +35,7 @@ _FUNCTIONAL = "_functional"
 # What the functions of an op's files call so. A test gives an argument every other name that the templates contain.
 _TAKEN_ARGUMENTS = """
 accumulation_dtype blend check cuda_stream element_count factor ffi i int64_t len params piece_begin piece_end pyxla
-self std sum tensor_dtype thread_pool torch wide
+self std sum tensor_dtype thread_pool tl torch triton wide
 """
 
 

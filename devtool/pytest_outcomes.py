@@ -1,16 +1,17 @@
-"""pytest plugin of `devtool test`: counts the outcomes, which pytest itself only prints."""
+"""pytest plugin of `devtool test`: writes down each test's outcome, which pytest itself only prints."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 
 _outcomes: dict[str, str] = {}
 
 
 def pytest_addoption(parser) -> None:
-    parser.getgroup("devtool").addoption("--devtool-outcomes", metavar="FILE", help="write the counts to FILE as JSON")
+    parser.getgroup("devtool").addoption(
+        "--devtool-outcomes", metavar="FILE", help="write the outcomes to FILE as JSON"
+    )
 
 
 def pytest_runtest_logreport(report) -> None:
@@ -27,4 +28,4 @@ def pytest_collectreport(report) -> None:
 def pytest_sessionfinish(session) -> None:
     path = session.config.getoption("--devtool-outcomes")
     if path:
-        Path(path).write_text(json.dumps(Counter(_outcomes.values())))
+        Path(path).write_text(json.dumps(_outcomes))

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 # Column -> the check behind it.
-_COLUMNS = {"custom call": "hlo", "lazy": "lazy", "compiled": "compiled", "CPU": "cpu", "opcheck": "opcheck"}
+COLUMNS = {
+    "custom call": "hlo",
+    "raw call": "raw",
+    "lazy": "lazy",
+    "compiled": "compiled",
+    "CPU": "cpu",
+    "opcheck": "opcheck",
+}
 
 
 def print_table(records: Sequence[dict[str, Any]]) -> None:
@@ -20,15 +27,15 @@ def print_table(records: Sequence[dict[str, Any]]) -> None:
         return
     table = Table(box=SIMPLE_HEAD, padding=0, caption="worst error: share of what is allowed", caption_justify="left")
     table.add_column("op", no_wrap=True)
-    for title in ("cases", *_COLUMNS, "worst error", "recompiles"):
+    for title in ("cases", *COLUMNS, "worst error", "recompiles"):
         table.add_column(title.replace(" ", "\n"), justify="right", no_wrap=True)
     for op in sorted({record["op"] for record in records}):
         own = [record for record in records if record["op"] == op]
         cells = [op, str(len({record["case"] for record in own}))]
-        cells += [_passed([record for record in own if record["check"] == check]) for check in _COLUMNS.values()]
-        errors = [record["error"] for record in own if "error" in record]
+        cells += [_passed([record for record in own if record["check"] == check]) for check in COLUMNS.values()]
+        shares = [record["share"] for record in own if "share" in record]
         recompiles = [record["recompiles"] for record in own if "recompiles" in record]
-        cells += [f"{max(errors):.0%}" if errors else "-", str(sum(recompiles)) if recompiles else "-"]
+        cells += [f"{max(shares):.0%}" if shares else "-", str(sum(recompiles)) if recompiles else "-"]
         table.add_row(*(Text(cell, style="bold red" if "FAILED" in cell else "") for cell in cells))
     Console().print(table)
 

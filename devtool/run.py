@@ -11,6 +11,7 @@ import subprocess
 import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 _libc = ctypes.CDLL(None)
 
@@ -20,18 +21,28 @@ def locate(tool: str) -> str | None:
     return shutil.which(tool, path=os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")]))
 
 
-def run_lines(command: Sequence[str], on_line: Callable[[str], None], env: Mapping[str, str] | None = None) -> int:
-    """Runs a build tool, hands on each line that it prints, returns its exit status.
+def run_lines(
+    command: Sequence[str],
+    on_line: Callable[[str], None],
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stderr: IO | int = subprocess.STDOUT,
+) -> int:
+    """Runs a program, hands on each line that it prints, returns its exit status; below 0 is the signal that ended it.
 
     It gets a process group of its own: Ctrl-C reaches devtool alone, which passes it on once and waits.
+
+    Args:
+        stderr: where its stderr goes; without it among the lines.
     """
     child = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        errors="replace", env=env, process_group=0, preexec_fn=_end_with_devtool,
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True, errors="replace",
+        env=env, cwd=cwd, process_group=0, preexec_fn=_end_with_devtool,
     )  # fmt: skip
     try:
-        for line in child.stdout:
-            on_line(line.rstrip("\n"))
+        with child.stdout:
+            for line in child.stdout:
+                on_line(line.rstrip("\n"))
         return child.wait()
     except BaseException:
         _end(child, lambda number: os.killpg(child.pid, number))

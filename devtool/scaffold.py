@@ -17,9 +17,14 @@ from devtool import project
 from devtool.errors import MISUSED, DevtoolError
 from devtool.names import op_problem
 from devtool.run import locate
+from devtool.schema import Schema
 from devtool.stub import Op
 
-_TEMPLATES = Path(__file__).parent / "template/op"
+_TEMPLATES = Path(__file__).parent / "template"
+# Route -> the folders whose templates make up the op's folder.
+_FOLDERS = {"cuda": ("op", "cuda"), "triton": ("op", "triton"), "wrap": ("op", "cuda", "wrap")}
+# What a Triton kernel takes none of.
+_NO_NUMBERS = ("str", "int[]", "float[]")
 
 
 def check_name(name: str) -> None:
@@ -30,6 +35,15 @@ def check_name(name: str) -> None:
     if folder.exists() or folder.is_symlink():
         hint = f"take another name, or remove the folder: rm -r {folder}"
         raise DevtoolError(f"new-op: NAME: expected a name that is free, got {name!r}: {folder} exists", hint, MISUSED)
+
+
+def check_route(route: str, schema: Schema) -> None:
+    """Raises DevtoolError if an argument is of a type that the route's kernel cannot take."""
+    for argument in schema.arguments:
+        if route == "triton" and argument.kind in _NO_NUMBERS:
+            got = f"{argument.kind} {argument.name}"
+            message = f"new-op: schema: expected tensors and numbers, which a Triton kernel takes, got {got}"
+            raise DevtoolError(message, "pass it as numbers, or take --route cuda", MISUSED)
 
 
 def write_op(op: Op) -> Path:
@@ -66,9 +80,13 @@ def rendered(op: Op, beside: Path | None) -> Iterator[Path]:
             loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
             keep_trailing_newline=True, autoescape=False,
         )  # fmt: skip
-        for template in sorted(_TEMPLATES.glob("*.jinja")):
+        for template in (path for part in _FOLDERS[op.route] for path in (_TEMPLATES / part).glob("*.jinja")):
             name = template.name.removesuffix(".jinja").replace("NAME", op.name)
-            (folder / name).write_text(environment.get_template(template.name).render(op=op))
+            source = template.relative_to(_TEMPLATES).as_posix()
+            (folder / name).write_text(environment.get_template(source).render(op=op))
+        if op.wrapped:
+            (folder / "vendor").mkdir()
+            shutil.copyfile(op.wrapped.path, folder / "vendor" / op.wrapped.file)
         _format(folder)
         yield folder
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import math
+import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -180,7 +180,7 @@ class _Reader:
         fits = {
             "Tensor": False,
             "int": type(value) is int and -(2**63) <= value < 2**63,
-            "float": type(value) in (int, float) and math.isfinite(value),
+            "float": type(value) in (int, float) and _torch_reads(float(value)),
             "bool": type(value) is bool,
             "str": type(value) is str and "\\" not in value and '"' not in value,
         }[kind.removesuffix("?")]
@@ -190,7 +190,8 @@ class _Reader:
                 "bool": "True or False", "str": "a string without quotes or backslashes in it",
             }  # fmt: skip
             expected = wanted.get(kind) or f"{wanted[kind[:-1]]} or None"
-            self._refuse(token, f"{expected} as the default of type {kind}", str(token))
+            hint = "torch's schemas hold finite numbers that are not subnormal" if kind.startswith("float") else None
+            self._refuse(token, f"{expected} as the default of type {kind}", str(token), hint)
         return float(value) if fits and kind.startswith("float") else value
 
     def _refuse(self, token: Token, expected: str, got: str, hint: str | None = None) -> None:
@@ -198,6 +199,11 @@ class _Reader:
 
     def _refuse_at(self, start: int, length: int, expected: str, got: str, hint: str | None = None) -> None:
         raise _mistake(self._text, start, length, expected, got, hint)
+
+
+def _torch_reads(number: float) -> bool:
+    # torch's schema parser gives up on what std::stod calls out of range: subnormal numbers too.
+    return number == 0 or sys.float_info.min <= abs(number) <= sys.float_info.max
 
 
 def _value(token: Token) -> Any:

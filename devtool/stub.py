@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from devtool.schema import Argument, Schema
+from devtool.wrapped import Wrapped
 
 _CPP = {
     "int": "int64_t", "float": "double", "bool": "bool", "str": "std::string_view", "int[]": "std::vector<int64_t>",
@@ -115,7 +116,9 @@ class Output:
 class Op:
     """All that the templates ask for."""
 
-    def __init__(self, name: str, schema: Schema):
+    def __init__(self, name: str, schema: Schema, route: str = "cuda", wrapped: Wrapped | None = None):
+        self.route = route
+        self.wrapped = wrapped
         self.name = name
         self.schema = schema
         self.camel = "".join(part.capitalize() for part in name.split("_"))

@@ -39,13 +39,19 @@ class Needs:
             found[name.rpartition("_")[0] if _number(name) else name] = name
         return sorted(found.values())
 
-    def problems(self) -> Iterator[tuple[str, str, str]]:
-        """(what, expected, got) for each need that those systems do not meet."""
+    def problems(self, beside: Path | None = None) -> Iterator[tuple[str, str, str]]:
+        """(what, expected, got) for each need that those systems do not meet.
+
+        Args:
+            beside: a library that comes with this one, in a folder beside it.
+        """
+        own_path = beside and f"$ORIGIN/{beside.parent.name}"
         for name in self.libraries:
-            if name not in LIBRARIES:
+            if name not in LIBRARIES and name != (beside and beside.name):
                 yield "needs", "a library of every system", name
         for path in self.search_paths:
-            yield "needs", "no RPATH and no RUNPATH", path
+            if path != own_path:
+                yield "needs", f"no RPATH and no RUNPATH{f' but {own_path}' if own_path else ''}", path
         for name in self.highest():
             kind = name.rpartition("_")[0]
             if kind not in NEWEST:

@@ -15,14 +15,14 @@ from typing import Any
 import click
 
 from devtool import project
-from devtool.archives import is_archive, unpack_libraries
+from devtool.archives import is_archive, is_wrapped, unpack_libraries
 from devtool.errors import MISUSED, DevtoolError
 from devtool.system_needs import read_needs
 
 # Fields of the manifest that the op table has too.
 _FIELDS = ("source_digest", "compiler", "flags_digest", "cuda_architectures", "ffi_api_version")
 # What a report is about, in the order in which it is shown.
-_PARTS = ("library", "manifest", "op", "sha256", *_FIELDS, "needs", "versions")
+_PARTS = ("library", "manifest", "op", "sha256", *_FIELDS, "wrapped", "needs", "versions")
 _DIFFERS = "differs"
 
 
@@ -102,7 +102,7 @@ def _libraries(path: Path, scratch: Path) -> dict[str, Path]:
     if not path.exists():
         raise DevtoolError(f"verify: PATH: expected a file or folder, got none at {path}", hint, MISUSED)
     if path.is_dir():
-        found = {str(file): file for file in sorted(path.rglob("lib*.so")) if file.is_file()}
+        found = {str(file): file for file in sorted(path.rglob("lib*.so")) if file.is_file() and not is_wrapped(file)}
     elif is_archive(path):
         found = {f"{path}:{name}": file for name, file in sorted(unpack_libraries(path, scratch).items())}
     elif path.suffix == ".so":
@@ -116,7 +116,7 @@ def _libraries(path: Path, scratch: Path) -> dict[str, Path]:
 
 def _examine(report: Report) -> Report:
     from pyxla.errors import LibraryError, mismatch
-    from pyxla.manifest import check_digest, file_digest, manifest_path, read_manifest
+    from pyxla.manifest import check_digest, check_wrapped, file_digest, manifest_path, read_manifest, wrapped_path
     from pyxla.op_table import check_elf, read_op_table
 
     file, manifest, table = report.file, None, None
@@ -132,8 +132,13 @@ def _examine(report: Report) -> Report:
     if manifest:
         with report.noting("sha256"):
             check_digest(file, manifest)
+        if manifest.wrapped:
+            wrapped = manifest.wrapped
+            report.found["wrapped"] = f"{wrapped.name} {wrapped.version}, {wrapped.licence}"
+            with report.noting("wrapped"):
+                check_wrapped(file, manifest)
     # Loading a library runs code of it, and one that no manifest vouches for may be damaged.
-    if report.verdicts.get("sha256") == "ok":
+    if report.verdicts.get("sha256") == "ok" and report.verdicts.get("wrapped") != _DIFFERS:
         with report.noting("library"):
             table = read_op_table(file)
             if table is None:
@@ -142,7 +147,7 @@ def _examine(report: Report) -> Report:
         _compare_manifest(report, manifest, table)
     if table or manifest:
         _compare_sources(report, table or manifest)
-    _compare_needs(report)
+    _compare_needs(report, wrapped_path(file, manifest) if manifest else None)
     return report
 
 
@@ -177,7 +182,7 @@ def _compare_sources(report: Report, built: Any) -> None:
         report.verdicts["source_digest"] = "no sources here"
 
 
-def _compare_needs(report: Report) -> None:
+def _compare_needs(report: Report, wrapped: Path | None) -> None:
     try:
         needs = read_needs(report.file)
     except ValueError as error:
@@ -186,7 +191,7 @@ def _compare_needs(report: Report) -> None:
     report.found |= {"needs": needs.libraries, "versions": needs.highest()}
     for part in ("needs", "versions"):
         report.verdicts[part] = "ok"
-    for part, expected, got in needs.problems():
+    for part, expected, got in needs.problems(wrapped):
         report.differ(part, f"{report.op}: {part}: expected {expected}, got {got}")
 
 

@@ -28,8 +28,8 @@ in
     ${formatter}/bin/pyxla-format --check
     touch $out
   '';
-  inherit (packages) docs;
 } // lib.optionalAttrs hasTorchXla {
+  inherit (packages) docs;
   # Every library loads, its table is what its manifest says, and it needs nothing but glibc, libstdc++ and the driver.
   libraries = inCheckout "libraries" "devtool verify ${release}/lib";
   # The ops' tests, on the libraries that Nix built.
@@ -41,6 +41,9 @@ in
   # What `devtool new-op` writes builds and passes.
   scaffold = inCheckout "scaffold" ''
     devtool new-op check_scaffold "(Tensor x, Tensor? weight, float scale=1.0) -> Tensor"
-    devtool test check_scaffold
+    devtool new-op check_triton --route triton
+    echo 'void wrapped(void) {}' | gcc -shared -fPIC -x c - -o libwrapped.so
+    devtool new-op check_wrap --route wrap --library libwrapped.so --symbol wrapped --version 1 --licence MIT
+    devtool test check_scaffold check_triton check_wrap
   '';
 }

@@ -6,7 +6,7 @@ let
     path = ../pyxla;
     filter = path: type:
       type == "directory" && builtins.elem (baseNameOf path) [ "pjrt_proxy" "torch_backend" ]
-      || builtins.match ".*/(pjrt_proxy|torch_backend)/[^/]*\\.(cc|txt|map)" path != null;
+      || builtins.match ".*/(pjrt_proxy|torch_backend)/[^/]*\\.(cc|h|txt|map)" path != null;
   };
 in
 pkgs.gcc12Stdenv.mkDerivation {

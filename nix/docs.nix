@@ -1,15 +1,20 @@
-# The documentation as pages, with the sources that it links to; a broken link is an error.
-{ pkgs, tools, version }:
+# The documentation as pages, with what is read from the code; whatever is wrong with them is an error.
+{ pkgs, develop, toolchain, version }:
 let
   source = builtins.path { name = "pyxla-docs-source"; path = ../.; };
-  config = pkgs.writeText "mkdocs.yml" ''
-    site_name: pyxla ${version}
-    docs_dir: ${source}
-    theme: {name: mkdocs}
-    use_directory_urls: false
-    plugins: [search]
-  '';
 in
-pkgs.runCommand "pyxla-docs-${version}" { SOURCE_DATE_EPOCH = "315532800"; } ''
-  ${tools}/bin/python -I -m mkdocs build --quiet --strict --config-file ${config} --site-dir $out
-''
+pkgs.gcc12Stdenv.mkDerivation {
+  name = "pyxla-docs-${version}";
+  dontUnpack = true;
+  dontFixup = true;
+  nativeBuildInputs = [ develop toolchain ];
+  PYXLA_NIX_SHELL = "1";
+  SOURCE_DATE_EPOCH = "315532800";
+  installPhase = ''
+    cp -r --no-preserve=mode ${source} checkout
+    chmod +x checkout/bin/devtool
+    cd checkout
+    export HOME=$PWD/.. PATH=$PWD/bin:$PATH PYTHONPATH=$(python3 -I nix/link_checkout.py .)
+    devtool docs --output $out
+  '';
+}

@@ -1,13 +1,18 @@
 # One op folder -> $out/lib/lib<op>.so and its manifest, by kernels/CMakeLists.txt.
-{ pkgs, toolchain, configured, version, cuda }:
+{ pkgs, toolchain, triton, configured, version, cuda }:
 { op, kernels }:
 let
-  # Paths of their own: only the op's C++ and CUDA and the recipe enter the hash. Editing one op rebuilds that one.
+  inherit (pkgs) lib;
+  folder = kernels + "/${op}";
+  # Paths of their own: only what is compiled of the op and the recipe enter the hash. Editing one op rebuilds that one.
   source = builtins.path {
     name = op;
-    path = kernels + "/${op}";
-    filter = path: type: type == "regular" && builtins.match ".*\\.(h|cuh|cc|cu)" path != null;
+    path = folder;
+    filter = path: type:
+      let relative = builtins.replaceStrings [ "${toString folder}/" ] [ "" ] path; in
+      builtins.match "[^/]*\\.(h|cuh|cc|cu)|triton_kernels\\.py|wrapped\\.json|vendor(/.*)?" relative != null;
   };
+  isTriton = builtins.pathExists (folder + "/triton_kernels.py");
 in
 pkgs.gcc12Stdenv.mkDerivation {
   pname = "pyxla-${op}" + pkgs.lib.optionalString (!cuda) "-cpu";
@@ -18,18 +23,19 @@ pkgs.gcc12Stdenv.mkDerivation {
   nativeBuildInputs = [ toolchain ];
   # nixpkgs' linker would write its own folders into the library.
   NIX_DONT_SET_RPATH = "1";
-  PYTHONPATH = "${toolchain}/site";
+  PYTHONPATH = "${toolchain}/site" + lib.optionalString (isTriton && triton != null) ":${triton}/site";
 
   buildPhase = ''
     cp -r --no-preserve=mode ${import ./recipe.nix} kernels
     cp -r --no-preserve=mode ${source} kernels/${op}
     cp -r --no-preserve=mode ${configured} build
-    cmake ${toolchain.cmakeFlags} -S kernels -B build
+    cmake ${toolchain.cmakeFlags} ${lib.optionalString (isTriton && triton == null) "-DPYXLA_CUDA=OFF"} -S kernels -B build
     cmake --build build
   '';
   installPhase = ''
     mkdir -p $out/lib
     cp build/lib/lib${op}.so build/lib/lib${op}.json $out/lib/
+    if [ -d build/lib/${op}.wrapped ]; then cp -r build/lib/${op}.wrapped $out/lib/; fi
   '';
 
   meta = {

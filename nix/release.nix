@@ -3,7 +3,7 @@
 let name = "pyxla-kernels-${version}-${pkgs.stdenv.hostPlatform.system}"; in
 pkgs.runCommand name { nativeBuildInputs = [ python ]; } ''
   mkdir -p $out/lib
-  for op in ${toString (builtins.attrValues ops)}; do cp $op/lib/* $out/lib/; done
+  for op in ${toString (builtins.attrValues ops)}; do cp -r $op/lib/* $out/lib/; done
   cp ${../LICENSE} $out/LICENSE
   ${python.interpreter} -I ${./release.py} $out/lib ${version} ${pkgs.stdenv.hostPlatform.system}
   chmod -R u+w,a+rX $out

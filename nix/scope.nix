@@ -17,7 +17,8 @@ let
     let
       toolchain = import ./toolchain.nix { inherit pkgs python wheels cuda; };
       configured = import ./configured.nix { inherit pkgs toolchain; };
-      buildOp = import ./op.nix { inherit pkgs toolchain configured version cuda; };
+      triton = if cuda then import ./triton.nix { inherit pkgs python wheels; } else null;
+      buildOp = import ./op.nix { inherit pkgs toolchain triton configured version cuda; };
       packagesOf = { kernels }:
         let
           ops = lib.genAttrs (import ./ops.nix kernels) (op: buildOp { inherit op kernels; });
@@ -37,8 +38,9 @@ let
       develop = environment { name = "develop-${set}"; inherit base; packages = packagesIn "dev"; };
       packages = own // {
         inherit wheel;
-        docs = import ./docs.nix { inherit pkgs tools version; };
       } // lib.optionalAttrs hasTorchXla {
+        # Python without CUDA in both variants: the pages are the same.
+        docs = import ./docs.nix { inherit pkgs version; inherit (cpu) develop toolchain; };
         # pyxla itself comes as its wheel, with the libraries inside.
         python = environment { name = "python-${set}"; inherit base; packages = [ ]; extra = "${wheel}/*.whl"; };
       };

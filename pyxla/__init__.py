@@ -10,23 +10,41 @@ import os
 # result is read (pyxla/lowering.py, await_uploads). torch_xla reads this when it starts its client.
 os.environ.setdefault("PJRT_CPU_ASYNC_CLIENT", "0")
 
+from pyxla.artifact import Artifact, load_artifact
+from pyxla.assertions import assert_custom_calls, assert_no_copies, assert_no_fallback, assert_no_recompilation
 from pyxla.check import Check
-from pyxla.errors import ArgumentError, DefinitionError, LibraryError, PyxlaError
+from pyxla.errors import ArgumentError, ArtifactError, DefinitionError, LibraryError, PyxlaError
+from pyxla.export import export
+from pyxla.inspection import Inspection, inspect, inspecting
 from pyxla.numerics import accumulation_dtype
-from pyxla.op import CustomOp, custom_op
+from pyxla.op import CustomOp, custom_op, find_op
 from pyxla.ops import load_all as _load_all
+from pyxla.shard import shard
 from pyxla.sync import drain_errors, sync
 
 __all__ = [
     "ArgumentError",
+    "Artifact",
+    "ArtifactError",
     "Check",
     "CustomOp",
     "DefinitionError",
+    "Inspection",
     "LibraryError",
     "PyxlaError",
     "accumulation_dtype",
+    "assert_custom_calls",
+    "assert_no_copies",
+    "assert_no_fallback",
+    "assert_no_recompilation",
     "custom_op",
     "drain_errors",
+    "export",
+    "find_op",
+    "inspect",
+    "inspecting",
+    "load_artifact",
+    "shard",
     "sync",
 ]
 

@@ -2,13 +2,14 @@
 
 Importing it imports pyxla, which defines every op; the handlers of preloaded libraries are registered at once. So
 `LD_PRELOAD=lib<op>.so python script.py` works for a script that knows only torch and torch_xla. With PJRT_DEVICE=CUDA
-it is the device's plugin as well.
+it is the device's plugin as well. Under `devtool trace` the recording starts here.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
+from pathlib import Path
 
 from torch_xla.experimental.plugins import DevicePlugin
 
@@ -28,6 +29,10 @@ class Plugin(DevicePlugin):
 
     def __init__(self) -> None:
         super().__init__()
+        if folder := os.environ.get("PYXLA_TRACE"):
+            from pyxla.trace import recorder
+
+            recorder.start(Path(folder))
         cuda = os.environ.get("PJRT_DEVICE") == "CUDA"
         if cuda:
             _prepare_cuda()
@@ -67,3 +72,5 @@ def _prepare_cuda() -> None:
         ) from error
     cuda_plugin.check_api_version(plugin, version)
     os.environ["PYXLA_PJRT_PLUGIN"] = str(plugin.path)
+    # torch_xla's own switch: a compiled graph that takes torch's CUDA tensors gives them back without a copy.
+    os.environ.setdefault("ZERO_COPY_ENABLED", "1")

@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
+
+__all__ = ["Worst", "compare", "worst_element"]
+
+
+class Worst(NamedTuple):
+    """The element that comes nearest to what is allowed; the worse of two is the greater one.
+
+    Attributes:
+        share: its error as a share of what is allowed there.
+        error: its distance from the reference.
+        allowed: the largest distance that it may have.
+    """
+
+    share: float = 0.0
+    error: float = 0.0
+    allowed: float = 0.0
 
 
 def compare(
     where: str, got: torch.Tensor, want: torch.Tensor, *, roundings: int = 16, peer: torch.Tensor | None = None
 ) -> float:
-    """Raises AssertionError unless every element is right; returns the worst error as a share of what is allowed.
+    """As `worst_element`, which says what is compared; returns the worst error as a share of what is allowed."""
+    __tracebackhide__ = True  # pytest then shows the message and not this function
+    return worst_element(where, got, want, roundings=roundings, peer=peer).share
+
+
+def worst_element(
+    where: str, got: torch.Tensor, want: torch.Tensor, *, roundings: int = 16, peer: torch.Tensor | None = None
+) -> Worst:
+    """Raises AssertionError unless every element is right; returns the worst one.
 
     An element may differ by one unit in the last place of its own value (a correctly rounded result differs by half of
     one) and by `roundings` float32 roundings of the largest value in its row, for what is accumulated in float32.
@@ -24,14 +50,14 @@ def compare(
         roundings: float32 roundings of a row's largest value.
         peer: the peer's result. None, or one that is not finite where `want` is: no such limit.
     """
-    __tracebackhide__ = True  # pytest then shows the message and not this function
+    __tracebackhide__ = True
     assert got.shape == want.shape, f"{where}: shape: expected {tuple(want.shape)}, got {tuple(got.shape)}"
     if not got.is_floating_point():
         differs = got != want.to(got.dtype)
         assert not bool(differs.any()), f"{where}: values: {_first(differs, got, want)}"
-        return 0.0
+        return Worst()
     if got.numel() == 0:
-        return 0.0
+        return Worst()
     wide, want = got.double(), want.double()
     # What the dtype cannot hold rounds to infinity in the reference too.
     want_special = want.to(got.dtype).double()
@@ -40,7 +66,7 @@ def compare(
     wrong = ~finite & ~same
     assert not bool(wrong.any()), f"{where}: values: {_first(wrong, wide, want)}"
     if not bool(finite.any()):
-        return 0.0
+        return Worst()
 
     magnitude = torch.where(finite, want.abs(), 0.0)
     row = magnitude.amax(dim=-1, keepdim=True) if want.dim() else magnitude
@@ -57,7 +83,9 @@ def compare(
             f"{where}: values: expected a root mean square error of at most {allowed:.3g} (1.5x torch's own), "
             f"got {ours:.3g}"
         )
-    return (error / limit.clamp(min=torch.finfo(torch.float64).tiny)).max().item()
+    share = error / limit.clamp(min=torch.finfo(torch.float64).tiny)
+    place = int(share.argmax())
+    return Worst(*(values.reshape(-1)[place].item() for values in (share, error, limit)))
 
 
 def _root_mean_square(error: torch.Tensor) -> float:

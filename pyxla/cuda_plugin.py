@@ -236,6 +236,15 @@ def take_error() -> str | None:
     return text.value.decode(errors="replace") if take(text, ctypes.c_size_t(len(text))) else None
 
 
+def set_compile_options(more: bytes) -> None:
+    """Adds to the options of every compilation from now on; no bytes: nothing more. pjrt_proxy keeps them.
+
+    Args:
+        more: fields of a CompileOptionsProto, as protocol buffers write them.
+    """
+    ctypes.CDLL(str(proxy_path())).pyxla_set_compile_options(more, ctypes.c_size_t(len(more)))
+
+
 def client_options() -> dict[str, object]:
     """Options of the plugin's client, from the environment.
 

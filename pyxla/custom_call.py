@@ -46,6 +46,7 @@ class CustomCall:
         results: MLIR types; the results of in-place arguments come first.
         attributes: name -> MLIR attribute, as `attribute` makes it.
         aliases: (result, operand) pairs that share a buffer.
+        workspace: bytes of a last result that nobody reads, so that XLA plans it as temporary memory; None: no such.
     """
 
     target: str
@@ -53,10 +54,12 @@ class CustomCall:
     results: tuple[str, ...]
     attributes: tuple[tuple[str, str], ...]
     aliases: tuple[tuple[int, int], ...] = ()
+    workspace: int | None = None
 
     def module(self) -> str:
         """The module's text. `@main` takes the operands that are present and returns the results."""
-        single = len(self.results) == 1
+        outputs = [*self.results, *([] if self.workspace is None else [f"tensor<{self.workspace}xui8>"])]
+        single = len(outputs) == 1
         # torch_xla takes the device from a computation's first input, so there must be one.
         parameters = [f"%a{i}: {kind}" for i, kind in enumerate(self.operands) if kind] or ["%unused: tensor<i1>"]
         absent = [f"%a{i} = stablehlo.constant dense<> : {ABSENT}" for i, kind in enumerate(self.operands) if not kind]
@@ -69,13 +72,13 @@ class CustomCall:
         return f"""module @custom_call {{
   func.func @main({_list(parameters)}) -> ({_list(self.results)}) {{
     {_lines(absent)}
-    %r{"" if single else f":{len(self.results)}"} = stablehlo.custom_call @{self.target}({_list(f"%a{i}" for i in range(len(operands)))}) {{
+    %r{"" if single else f":{len(outputs)}"} = stablehlo.custom_call @{self.target}({_list(f"%a{i}" for i in range(len(operands)))}) {{
       api_version = 4 : i32,
       backend_config = {{{_list(f"{name} = {value}" for name, value in self.attributes)}}},
       operand_layouts = [{_list(map(_row_major, operands))}],
-      result_layouts = [{_list(map(_row_major, self.results))}],
+      result_layouts = [{_list(map(_row_major, outputs))}],
       output_operand_aliases = [{_list(aliases)}]
-    }} : ({_list(operands)}) -> ({_list(self.results)})
+    }} : ({_list(operands)}) -> ({_list(outputs)})
     return {"%r" if single else _list(f"%r#{i}" for i in range(len(self.results)))} : {_list(self.results)}
   }}
 }}
@@ -106,8 +109,8 @@ def tensor_type(op: str, argument: str, tensor: torch.Tensor) -> str:
 def attribute(kind: str, value: Any) -> str:
     """A Python value as an MLIR attribute.
 
-    int -> i64, float -> f64, bool -> i1, str -> string, int[] and float[] -> dense arrays. An optional scalar
-    (`int?`, `float?`) is an array of none or one element, so that it keeps its name when it is None. Floats are
+    int -> i64, float -> f64, bool -> i1, str -> string, int[] and float[] -> dense elements. An optional scalar
+    (`int?`, `float?`) is a list of none or one element, so that it keeps its name when it is None. Floats are
     written by their bits: NaN, infinities and signed zeros arrive as they are.
     """
     if kind in ("int?", "float?"):
@@ -123,8 +126,8 @@ def attribute(kind: str, value: Any) -> str:
             '"' + "".join(chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:02X}" for b in value.encode()) + '"'
         )
     element, items = ("i64", map(str, map(int, value))) if kind == "int[]" else ("f64", map(_float_bits, value))
-    text = ", ".join(items)
-    return f"array<{element}: {text}>" if text else f"array<{element}>"
+    # Not `array<i64: 1, 2>`: XLA's handlers get the same from both, and portable StableHLO has no such arrays.
+    return f"dense<[{', '.join(items)}]> : tensor<{len(value)}x{element}>"
 
 
 def _list(items: Iterable[str]) -> str:

@@ -35,6 +35,10 @@ class LibraryError(PyxlaError):
     """A custom-call library is missing, cannot be loaded, or does not fit."""
 
 
+class ArtifactError(PyxlaError):
+    """An exported function cannot be read, written, or run here."""
+
+
 def mismatch(where: str, argument: str, expected: object, got: object) -> str:
     """The message of an error: `where: argument: expected X, got Y`."""
     return f"{where}: {argument}: expected {expected}, got {got}"

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 
-from pyxla.errors import PyxlaError, mismatch
+from pyxla.dump import dump_folder, dump_to, dumping, written_files
 
-DUMP_FLAGS = "--xla_dump_hlo_as_text"
+__all__ = ["dump_folder", "dump_to", "dumping", "lowered", "optimized_modules", "stablehlo", "thunk_sequences"]
 
 
 def lowered(tensors: list[torch.Tensor]) -> str:
@@ -22,28 +19,53 @@ def lowered(tensors: list[torch.Tensor]) -> str:
     return torch_xla._XLAC._get_xla_tensors_hlo(tensors)
 
 
-def dump_to(folder: Path) -> None:
-    """Lets XLA write every module that it compiles to `folder`. Only before the first XLA computation."""
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={folder} {DUMP_FLAGS}".strip()
+def stablehlo(text: str) -> str:
+    """A module in HLO's text form as StableHLO. Donated buffers are not stated there; erf, which it lacks, is mhlo.erf.
 
+    Args:
+        text: the module before XLA optimises it.
+    """
+    from jaxlib._jax import XlaComputation, hlo_module_from_text, mlir
+    from jaxlib.mlir import ir
+    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+    from jaxlib.mlir.dialects import chlo, mhlo
+    from jaxlib.mlir.dialects import stablehlo as stablehlo_dialect
 
-def dump_folder() -> Path | None:
-    """Where XLA writes its modules, or None if it does not."""
-    match = re.search(r"--xla_dump_to=(\S+)", os.environ.get("XLA_FLAGS", ""))
-    return Path(match[1]) if match else None
+    computation = XlaComputation(hlo_module_from_text(text).as_serialized_hlo_module_proto())
+    dialects = ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(dialects)
+    with ir.Context() as context:
+        context.append_dialect_registry(dialects)
+        stablehlo_dialect.register_dialect(context)
+        chlo.register_dialect(context)
+        mhlo.register_mhlo_dialect(context)
+        module = ir.Module.parse(mlir.xla_computation_to_mlir_module(computation))
+        return module.operation.get_asm(enable_debug_info=False)
 
 
 @contextmanager
 def optimized_modules() -> Iterator[list[str]]:
     """Collects the optimised modules that XLA compiles inside the block; the list is filled when the block ends.
 
-    Needs `dump_to` before the first computation (the pytest plugin calls it).
+    It sees what is new to XLA; `pyxla.dump.private_compilations`, around it, makes everything new.
     """
-    folder = dump_folder()
-    if folder is None:
-        raise PyxlaError(mismatch("hlo", "dump", "--xla_dump_to in XLA_FLAGS", "none"), "call pyxla.hlo.dump_to first")
-    pattern = "*after_optimizations.txt"
-    before = set(folder.glob(pattern))
-    modules: list[str] = []
-    yield modules
-    modules.extend(path.read_text() for path in sorted(set(folder.glob(pattern)) - before))
+    with _texts("*after_optimizations.txt") as modules:
+        yield modules
+
+
+@contextmanager
+def thunk_sequences() -> Iterator[list[str]]:
+    """Collects what XLA:CUDA will run for each module that it compiles inside the block: its thunks in order, after it
+    has put those that it can into command buffers. hlo_text.captured_calls reads it.
+    """
+    with _texts("*thunk_sequence_after_thunk_passes.txt") as sequences:
+        yield sequences
+
+
+@contextmanager
+def _texts(pattern: str) -> Iterator[list[str]]:
+    texts: list[str] = []
+    with dumping() as folder:
+        with written_files(folder, pattern) as files:
+            yield texts
+        texts.extend(path.read_text() for path in files)

@@ -5,9 +5,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+__all__ = [
+    "CustomCall",
+    "Instruction",
+    "captured_calls",
+    "copies",
+    "custom_calls",
+    "input_output_aliases",
+    "instructions",
+]
+
 _START = re.compile(r"\s*(?:ROOT )?%?(?P<name>[\w.\-]+) = ")
 _ARRAY = re.compile(r"[a-z]\w*\[[^\]]*\]")
 _OPCODE = re.compile(r" (?P<opcode>[a-z][\w\-]*)(?=\()")
+_THUNK = re.compile(r"(?P<indent> *)\d+: (?P<kind>k\w+)")
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -18,6 +29,7 @@ class Instruction:
     name: str
     shape: str
     opcode: str
+    operands: str
     line: str
 
 
@@ -46,18 +58,18 @@ class CustomCall:
 
 def instructions(text: str) -> list[Instruction]:
     """All instructions of all computations, in the order of the text."""
-    return [found[0] for line in text.splitlines() if (found := _read(line))]
+    return [found[0] for line in text.splitlines() if (found := instruction_of(line))]
 
 
 def custom_calls(text: str, target: str | None = None) -> list[CustomCall]:
     """The custom calls of a module, all or those with this target."""
     calls = []
     for line in text.splitlines():
-        found = _read(line)
+        found = instruction_of(line)
         if found is None or found[0].opcode not in ("custom-call", "custom-call-start"):
             continue
         instruction, rest = found
-        fields = dict(part.partition("=")[::2] for part in _split(rest))
+        fields = fields_of(rest)
         name = fields.get("custom_call_target", "").strip('"')
         if target is not None and name != target:
             continue
@@ -66,7 +78,7 @@ def custom_calls(text: str, target: str | None = None) -> list[CustomCall]:
                 name=instruction.name,
                 target=name,
                 shape=instruction.shape,
-                operands=tuple(_split(_braced(fields, "operand_layout_constraints"))),
+                operands=tuple(split(_braced(fields, "operand_layout_constraints"))),
                 api_version=fields.get("api_version", ""),
                 aliasing=_braced(fields, "output_to_operand_aliasing"),
                 attributes=_braced(fields, "backend_config"),
@@ -83,31 +95,60 @@ def copies(text: str) -> list[Instruction]:
 def input_output_aliases(text: str) -> list[tuple[int, int]]:
     """(output, parameter) pairs of the module's input_output_alias."""
     header = next((line for line in text.splitlines() if line.startswith("HloModule")), "")
-    fields = dict(part.partition("=")[::2] for part in _split(header))
+    fields = fields_of(header)
     pairs = re.findall(r"\{(\d*)\}: \((\d+), \{", _braced(fields, "input_output_alias"))
     return [(int(output or 0), int(parameter)) for output, parameter in pairs]
 
 
-def _read(line: str) -> tuple[Instruction, str] | None:
+def captured_calls(thunks: str) -> tuple[int, int]:
+    """How many custom calls of a thunk sequence lie in a command buffer, and how many there are.
+
+    Args:
+        thunks: text that XLA:CUDA dumps: a thunk per line, `001: kCustomCall [...] ...`, nested ones further right.
+    """
+    captured = total = 0
+    buffer_indent: int | None = None
+    for line in thunks.splitlines():
+        found = _THUNK.match(line)
+        if found is None:
+            continue
+        indent = len(found["indent"])
+        if buffer_indent is not None and indent <= buffer_indent:
+            buffer_indent = None
+        if found["kind"] == "kCommandBuffer" and buffer_indent is None:
+            buffer_indent = indent
+        elif found["kind"] == "kCustomCall":
+            total += 1
+            captured += buffer_indent is not None
+    return captured, total
+
+
+def instruction_of(line: str) -> tuple[Instruction, str] | None:
     """The instruction of a line and what follows its operands; None for any other line."""
     start = _START.match(line)
     end = _shape_end(line, start.end()) if start else -1
     opcode = _OPCODE.match(line, end) if end > 0 else None
     if start is None or opcode is None:
         return None
-    close = _closing(line, opcode.end())
-    instruction = Instruction(start["name"], line[start.end() : end], opcode["opcode"], line.strip())
+    close = closing(line, opcode.end())
+    operands = line[opcode.end() + 1 : close] if close > 0 else ""
+    instruction = Instruction(start["name"], line[start.end() : end], opcode["opcode"], operands, line.strip())
     return instruction, line[close + 1 :] if close > 0 else ""
+
+
+def fields_of(text: str) -> dict[str, str]:
+    """The fields `name=value` between the commas of a text."""
+    return dict(part.partition("=")[::2] for part in split(text))
 
 
 def _shape_end(line: str, start: int) -> int:
     """Where the shape that begins at `start` ends: a tuple, or an array with or without layout; -1 if there is none."""
     if line.startswith("(", start):
-        return _closing(line, start) + 1 or -1
+        return closing(line, start) + 1 or -1
     array = _ARRAY.match(line, start)
     if array is None or not line.startswith("{", array.end()):
         return array.end() if array else -1
-    return _closing(line, array.end()) + 1 or -1
+    return closing(line, array.end()) + 1 or -1
 
 
 def _braced(fields: dict[str, str], name: str) -> str:
@@ -116,7 +157,7 @@ def _braced(fields: dict[str, str], name: str) -> str:
     return text[1:-1].strip() if text.startswith("{") and text.endswith("}") else ""
 
 
-def _split(text: str) -> list[str]:
+def split(text: str) -> list[str]:
     """The parts between the commas that stand in no bracket and in no string."""
     parts, begin, position = [], 0, 0
     while position <= len(text):
@@ -125,13 +166,13 @@ def _split(text: str) -> list[str]:
             parts.append(text[begin:position].strip())
             begin = position + 1
         elif character == '"' or character in _PAIRS:
-            close = _closing(text, position)
+            close = closing(text, position)
             position = close if close > 0 else len(text) - 1
         position += 1
     return [part for part in parts if part]
 
 
-def _closing(text: str, start: int) -> int:
+def closing(text: str, start: int) -> int:
     """Where the bracket or quote at `start` closes; brackets in strings count for nothing. -1: nowhere."""
     open_brackets: list[str] = []
     position = start

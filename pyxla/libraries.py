@@ -10,9 +10,11 @@ from functools import cache
 from pathlib import Path
 
 from pyxla.errors import LibraryError, mismatch
-from pyxla.manifest import check_digest, check_table, manifest_path, read_manifest
+from pyxla.manifest import check_digest, check_table, check_wrapped, manifest_path, read_manifest
 from pyxla.op_table import OpTable, check_elf, read_op_table, rebuild
 from pyxla.source_digest import source_digest
+
+__all__ = ["Library"]
 
 KERNELS_PACKAGE = "pyxla_kernels"
 _OP_NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -140,6 +142,7 @@ def _load(path: Path, origin: str) -> Library | None:
     manifest = read_manifest(path)
     if manifest is not None:
         check_digest(path, manifest)  # before any of its code runs
+        check_wrapped(path, manifest)
     table = read_op_table(path)
     if table is None:
         return None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,32 +11,29 @@ from pyxla.call_path import write_emit
 from pyxla.custom_call import CustomCall, attributes, tensor_type
 from pyxla.errors import ArgumentError, DefinitionError, mismatch
 from pyxla.registry import ensure_registered
-from pyxla.schema import Schema
+
+if TYPE_CHECKING:
+    from pyxla.op import CustomOp
 
 
 class Lowering:
     """Emits the op's custom call, one XLA computation per set of shapes, dtypes and attributes.
 
     Args:
-        op: name of the op.
-        target: name of the custom call's target.
-        schema: schema of the op.
-        infer_results: runs the op's checks on tensors without data and returns its results in the same form.
+        op: the op.
 
     Attributes:
         emit: the function from the op's arguments, XLA tensors, to the results of its custom call.
     """
 
-    def __init__(self, op: str, target: str, schema: Schema, infer_results: Callable[[tuple], tuple]):
-        self.op = op
-        self.target = target
-        self._schema = schema
-        self._infer_results = infer_results
+    def __init__(self, op: CustomOp):
+        self._op = op
+        self._schema = op.schema
         calls: dict[tuple, tuple] = {}
         self.emit = write_emit(
-            op,
-            f"xla_gpu::{op}",
-            schema,
+            op.name,
+            f"xla_gpu::{op.name}",
+            op.schema,
             calls=calls,
             first_call=partial(self._first_call, calls),
             await_uploads=await_uploads,
@@ -52,27 +48,29 @@ class Lowering:
             ArgumentError: the op does not take these arguments.
         """
         self._check_devices(arguments)
-        results = self._infer_results(tuple(_without_data(value) for value in arguments))
+        metas = tuple(_without_data(value) for value in arguments)
+        results = self._op.infer_results(metas)
         schema = self._schema
         operands = tuple(
-            None if arguments[a.index] is None else tensor_type(self.op, a.name, arguments[a.index])
+            None if arguments[a.index] is None else tensor_type(self._op.name, a.name, arguments[a.index])
             for a in schema.tensors
         )
         for result in results:
             if not isinstance(result, torch.Tensor):
-                raise DefinitionError(mismatch(self.op, "fake function", "Tensors", type(result).__name__))
+                raise DefinitionError(mismatch(self._op.name, "fake function", "Tensors", type(result).__name__))
         places = {a.name: i for i, a in enumerate(schema.tensors)}
         return CustomCall(
-            target=self.target,
+            target=self._op.target,
             operands=operands,
             results=(
                 *(operands[places[a.name]] for a in schema.mutated),
-                *(tensor_type(self.op, f"result {i}", result) for i, result in enumerate(results)),
+                *(tensor_type(self._op.name, f"result {i}", result) for i, result in enumerate(results)),
             ),
             attributes=attributes(
                 {a.name: a.kind for a in schema.attributes}, [arguments[a.index] for a in schema.attributes]
             ),
             aliases=tuple((i, places[a.name]) for i, a in enumerate(schema.mutated)),
+            workspace=self._op.workspace_bytes(metas, _platform()),
         )
 
     def _first_call(self, calls: dict, key: tuple, arguments: tuple) -> tuple:
@@ -80,7 +78,7 @@ class Lowering:
         import torch_xla
 
         call = self.custom_call(arguments)
-        ensure_registered(self.op, self.target, _platform())
+        ensure_registered(self._op.library, self._op.target, _platform())
         tensors = [arguments[a.index] for a in self._schema.tensors if arguments[a.index] is not None]
         uploads = _platform() == "Host" and any(map(_copied_in_background, tensors))
         calls[key] = torch_xla._XLAC._xla_user_computation, call.computation(), uploads
@@ -91,7 +89,7 @@ class Lowering:
             tensor = arguments[argument.index]
             if tensor is not None and tensor.device.type != "xla":
                 raise ArgumentError(
-                    mismatch(self.op, argument.name, "a tensor on xla, as the others are", tensor.device),
+                    mismatch(self._op.name, argument.name, "a tensor on xla, as the others are", tensor.device),
                     f"move it: {argument.name}.to(torch_xla.device())",
                 )
 
@@ -109,17 +107,21 @@ _WITHOUT_DLPACK = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def await_uploads(tensors: list[torch.Tensor]) -> None:
-    """Waits for copies to XLA's CPU that still run in the background; pending computations stay pending.
+    """Waits for copies to XLA's CPU that still run in the background; computations stay pending, or on their way.
 
     A computation whose inputs are on their way runs later, on a thread of XLA's, and then a handler's error stays in
     the result's buffer: reading that aborts the process, inside torch_xla. With inputs at hand it is an exception.
     """
     import torch_xla
+    import torch_xla.runtime
 
+    if torch_xla.runtime.is_spmd():  # nothing exports a sharded buffer
+        return
     large = list(filter(_copied_in_background, tensors))
     to_compute = torch_xla._XLAC._check_tensor_need_materialization(large)
     for tensor, pending in zip(large, to_compute, strict=True):
-        if not pending:
+        # The result of a step that torch_xla still runs has no buffer yet; the next step waits for it.
+        if not pending and not torch_xla._XLAC._is_placecholder(tensor):
             # What has a buffer is exported, which waits for it, and the export is dropped.
             torch_xla._XLAC._to_dlpack(tensor)
 

@@ -16,8 +16,26 @@ from pyxla.op_table import OpTable, op_of, rebuild
 
 # The fields that are lists, and of what; the others are text.
 _LISTS = {"cuda_architectures": str, "ffi_api_version": int}
+_WRAPPED = "wrapped"
 # What the library's own table says too.
 _IN_TABLE = ("op", "source_digest", "compiler", "flags_digest", "cuda_architectures", "ffi_api_version")
+
+
+@dataclass(frozen=True)
+class Wrapped:
+    """What an op calls that is not pyxla's: a library or headers.
+
+    Attributes:
+        name, version, licence: as the op's wrapped.json states them.
+        library: the file's name, in the folder <op>.wrapped beside lib<op>.so; None for headers.
+        sha256: SHA-256 of that file; None for headers.
+    """
+
+    name: str
+    version: str
+    licence: str
+    library: str | None
+    sha256: str | None
 
 
 @dataclass(frozen=True)
@@ -34,6 +52,7 @@ class Manifest:
         flags_digest: SHA-256 of `flags`.
         cuda_architectures: of the CUDA code; empty without it.
         ffi_api_version: of the XLA FFI headers that the library was compiled with.
+        wrapped: what the op wraps, or None.
     """
 
     op: str
@@ -45,6 +64,7 @@ class Manifest:
     flags_digest: str
     cuda_architectures: tuple[str, ...]
     ffi_api_version: tuple[int, ...]
+    wrapped: Wrapped | None
 
 
 def manifest_path(library: Path) -> Path:
@@ -70,12 +90,12 @@ def read_manifest(library: Path) -> Manifest | None:
     found = {}
     for name in (field.name for field in fields(Manifest)):
         value = values.get(name) if isinstance(values, dict) else None
-        if not _has_type(value, _LISTS.get(name)):
+        if not (_is_wrapped(value) if name == _WRAPPED else _has_type(value, _LISTS.get(name))):
             raise LibraryError(
                 mismatch(op, "manifest", f"{name} as the build writes it", f"{value!r} in {path}"),
                 hint,
             )
-        found[name] = tuple(value) if name in _LISTS else value
+        found[name] = tuple(value) if name in _LISTS else Wrapped(**value) if isinstance(value, dict) else value
     return Manifest(**found)
 
 
@@ -84,6 +104,16 @@ def _has_type(value: object, item: type | None) -> bool:
     if item is None:
         return isinstance(value, str)
     return isinstance(value, list) and all(isinstance(entry, item) for entry in value)
+
+
+def _is_wrapped(value: object) -> bool:
+    """Whether it is what the build writes of what an op wraps: null if nothing."""
+    if not isinstance(value, dict):
+        return value is None
+    optional = ("library", "sha256")
+    return set(value) == {field.name for field in fields(Wrapped)} and all(
+        isinstance(entry, str) or (entry is None and name in optional) for name, entry in value.items()
+    )
 
 
 def file_digest(path: Path) -> str:
@@ -104,6 +134,35 @@ def check_digest(library: Path, manifest: Manifest) -> None:
                 f"{got[:12]} in {library}",
             ),
             f"{rebuild(library)} --clean, or install library and manifest anew",
+        )
+
+
+def wrapped_path(library: Path, manifest: Manifest) -> Path | None:
+    """Where the library lies that an op's library wraps, or would lie; None if it wraps none."""
+    if manifest.wrapped is None or manifest.wrapped.library is None:
+        return None
+    return library.parent / f"{manifest.op}.wrapped" / manifest.wrapped.library
+
+
+def check_wrapped(library: Path, manifest: Manifest) -> None:
+    """Raises LibraryError unless the wrapped library is there, byte for byte the one that the op was built with."""
+    path = wrapped_path(library, manifest)
+    if path is None:
+        return
+    wrapped, hint = manifest.wrapped, f"{rebuild(library)} --clean, or install both libraries anew"
+    expected = f"{wrapped.library} of {wrapped.name} {wrapped.version}"
+    if not path.is_file():
+        raise LibraryError(mismatch(op_of(library), "wrapped library", expected, f"none at {path}"), hint)
+    got = file_digest(path)
+    if got != wrapped.sha256:
+        raise LibraryError(
+            mismatch(
+                op_of(library),
+                "wrapped library",
+                f"{expected}, SHA-256 {wrapped.sha256[:12]}",
+                f"{got[:12]} in {path}",
+            ),
+            hint,
         )
 
 

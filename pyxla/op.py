@@ -7,7 +7,7 @@ in-place ops do not reach XLA (torch_xla runs on functional tensors, whose fallb
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -17,13 +17,14 @@ from pyxla.call_path import write_call
 from pyxla.errors import ArgumentError, DefinitionError, mismatch
 from pyxla.lowering import Lowering
 from pyxla.schema import Schema
+from pyxla.sharding import Sharding
 
 NAMESPACE = "xla_gpu"
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
 _ops: dict[str, CustomOp] = {}
 
 
-def custom_op(function: Callable | None = None, *, mutates: Iterable[str] = ()) -> Any:
+def custom_op(function: Callable | None = None, *, mutates: Iterable[str] = (), library: str | None = None) -> Any:
     """Declares `torch.ops.xla_gpu.<function name>`; the function is its reference.
 
     The function runs on CPU and CUDA tensors, and in float64 as the oracle of the tests; on XLA tensors the op is the
@@ -35,6 +36,7 @@ def custom_op(function: Callable | None = None, *, mutates: Iterable[str] = ()) 
         function: the reference. It must not modify an argument that is not in `mutates`, nor return one.
         mutates: names of the tensor arguments that the op updates in place: in the custom call each becomes a result
             that shares its operand's buffer, before the other results.
+        library: the op whose library holds the handlers too, where several ops share a folder; else its own.
 
     Returns:
         CustomOp, to be completed with `register_fake` and, where there is a gradient, `register_autograd`.
@@ -43,8 +45,8 @@ def custom_op(function: Callable | None = None, *, mutates: Iterable[str] = ()) 
         DefinitionError: an argument's type has no place in a custom call, or the name is taken.
     """
     if function is None:
-        return lambda f: CustomOp(f, tuple(mutates))
-    return CustomOp(function, tuple(mutates))
+        return lambda f: CustomOp(f, tuple(mutates), library)
+    return CustomOp(function, tuple(mutates), library)
 
 
 def find_op(name: str) -> CustomOp:
@@ -57,21 +59,33 @@ def find_op(name: str) -> CustomOp:
 
 
 class CustomOp:
-    """A declared op; calling it calls `torch.ops.xla_gpu.<name>`.
+    """A declared op; calling it is `torch.ops.xla_gpu.<name>`, a little faster.
 
     Attributes:
         name: name of the op; its target is xla_gpu_<name>.
         schema: arguments and results.
         reference: the author's function.
+        library: the op whose library holds the handlers.
+        shardings: the ways in which `pyxla.shard` may split it, by name.
+        overload: the torch op, for torch.library.opcheck.
     """
 
-    def __init__(self, function: Callable, mutates: tuple[str, ...]):
+    def __init__(
+        self,
+        function: Callable,
+        mutates: tuple[str, ...],
+        library: str | None = None,
+        lowering: Callable[[CustomOp], Any] = Lowering,
+    ):
         self.name = function.__name__
+        self.library = library or self.name
         self.reference = function
         self.schema = Schema.infer(function, mutates)
         self._fake: Callable | None = None
+        self._workspace: Callable | None = None
+        self.shardings: dict[str, Sharding] = {}
         self._gradient = Info(self._no_gradient, None)
-        self._lowering = Lowering(self.name, f"{NAMESPACE}_{self.name}", self.schema, self._infer_results)
+        self._lowering = lowering(self)
         self.__doc__ = function.__doc__
         self.__signature__ = inspect.signature(function)
         if self.name in _ops:
@@ -97,10 +111,10 @@ class CustomOp:
     @property
     def target(self) -> str:
         """The custom call's target."""
-        return self._lowering.target
+        return f"{NAMESPACE}_{self.name}"
 
     def register_fake(self, fake: Callable) -> Callable:
-        """Registers the fake function: it checks the arguments (pyxla.Check) and returns empty results.
+        """Registers the fake function: it checks the arguments (`pyxla.Check`) and returns empty results, row-major.
 
         It sees tensors without data, once per set of shapes and attributes, and is the one place where arguments are
         checked: on CPU, CUDA and XLA tensors and while a graph is traced. An op that only works in place returns None.
@@ -114,6 +128,26 @@ class CustomOp:
             )
         return fake
 
+    def register_workspace(self, workspace_bytes: Callable) -> Callable:
+        """Registers how much memory the CUDA handler needs beside operands and results, as a function of the arguments.
+
+        It sees what the fake function sees. XLA plans this memory with the rest of the graph, also inside a captured
+        command buffer; the handler finds it, uninitialised, as its last result: uint8 [bytes], on the CPU [0].
+        """
+        self._workspace = workspace_bytes
+        return workspace_bytes
+
+    @property
+    def has_workspace(self) -> bool:
+        """Whether the op registered one."""
+        return self._workspace is not None
+
+    def workspace_bytes(self, arguments: tuple, platform: str) -> int | None:
+        """Bytes of the workspace for all arguments in order; None if the op has none."""
+        if self._workspace is None:
+            return None
+        return int(self._workspace(*arguments)) if platform == "CUDA" else 0
+
     def register_autograd(self, backward: Callable, *, setup_context: Callable | None = None) -> None:
         """Registers the gradient, as torch.library.register_autograd does: `backward(ctx, *grads)`.
 
@@ -126,8 +160,31 @@ class CustomOp:
             )
         self._gradient._backward_fn, self._gradient._setup_context_fn = backward, setup_context
 
-    def _infer_results(self, arguments: tuple) -> tuple:
-        """Runs the checks on tensors without data and returns the results in the same form."""
+    def register_sharding(self, by: str, *, operands: Mapping[str, int], results: Iterable[int | None] = ()) -> None:
+        """Declares a way to split the op over devices that needs no exchange between them, for `pyxla.shard`.
+
+        Args:
+            by: its name, such as "heads".
+            operands: argument -> dimension that is cut, negative from the end; others are whole on every device.
+            results: for each result that the op returns, the dimension along which the devices' parts lie side by
+                side; None for one that every device computes whole.
+
+        Raises:
+            DefinitionError: an argument that is no tensor of the op, or another number of results.
+        """
+        self.shardings[by] = Sharding.declare(self.name, self.schema, by, operands, results)
+
+    def emit(self, *arguments: Any) -> Any:
+        """The op's custom call on XLA tensors: all results, operands updated in place first."""
+        return self._lowering.emit(*arguments)
+
+    def infer_results(self, arguments: tuple) -> tuple:
+        """Runs the checks on tensors without data and returns the results in the same form.
+
+        Raises:
+            ArgumentError: the op does not take these arguments.
+            DefinitionError: the op has no fake function.
+        """
         if self._fake is None:
             raise DefinitionError(
                 mismatch(self.name, "fake function", "one", "none"), f"add @{self.name}.register_fake"
@@ -163,7 +220,7 @@ class CustomOp:
     def _reference_kernel(self, *args: Any, **kwargs: Any) -> Any:
         arguments = self.schema.bind(args, kwargs)
         self._check_one_device(arguments)
-        self._infer_results(arguments)
+        self.infer_results(arguments)
         return self.reference(*arguments)
 
     def _check_one_device(self, arguments: tuple) -> None:
@@ -185,16 +242,23 @@ class CustomOp:
     def _mutate(self, *args: Any, **kwargs: Any) -> Any:
         """The in-place op on functional tensors: the functional op, then each mutated argument takes its new value."""
         arguments = self.schema.bind(args, kwargs)
-        outputs = self._functional(*arguments)
-        outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+        targets = [arguments[slot.index] for slot in self.schema.mutated]
         compiling = torch._guards.TracingContext.try_get() is not None
-        for slot, output in zip(self.schema.mutated, outputs, strict=False):
-            target = arguments[slot.index]
+        for target in targets:
             # Not rank 0: torch_xla shares the buffers of equal scalars, and the next one would find a deleted buffer.
             if compiling and target.device.type == "xla" and target.dim():
                 # A compiled graph keeps its inputs alive unless they are donated: without this XLA copies the buffer.
                 torch.ops.xla.dynamo_set_buffer_donor_(target, True)
-            target.copy_(output)
+        outputs = self._functional(*arguments)
+        outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+        for target, output in zip(targets, outputs, strict=False):
+            if compiling and torch._is_functional_tensor(target):
+                # As copy_, without aten.copy in the graph, of which torch_xla makes a wrong one over several devices.
+                torch._functionalize_replace(target, torch._from_functional_tensor(output))
+                torch._functionalize_commit_update(target)
+                torch._functionalize_sync(target)
+            else:
+                target.copy_(output)
         results = tuple(outputs[len(self.schema.mutated) :])
         return None if not results else results[0] if len(results) == 1 else results
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from pyxla.errors import LibraryError, mismatch
 
+__all__ = ["Handler", "OpTable"]
+
 SYMBOL = "pyxla_op_table"
 VERSION = 2
 

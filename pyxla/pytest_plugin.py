@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+
+_NO_PARAMETERS = SimpleNamespace(params={})
 
 
 def pytest_addoption(parser) -> None:
     group = parser.getgroup("pyxla")
     group.addoption("--device", default="cpu", choices=["cpu", "cuda"], help="XLA device that the op tests run on")
+    group.addoption("--raw", action="store_true", help="only check_raw: the handlers alone, without XLA")
     group.addoption("--pyxla-records", metavar="FILE", help="write the records of the checks to FILE as JSON")
 
 
@@ -23,9 +28,40 @@ def pytest_configure(config) -> None:
         hlo.dump_to(Path(config.pyxla_dump.name))
 
 
+def pytest_collection_modifyitems(config, items) -> None:
+    if config.getoption("--raw"):
+        from pyxla.testing import check_raw
+
+        kept = [i for i in items if check_raw in getattr(i, "callspec", _NO_PARAMETERS).params.values()]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+
+
+def pytest_runtest_setup() -> None:
+    """Takes off what torch 2.8 leaves behind in a backend that is used again and again.
+
+    Each torch.compile(backend="openxla") wraps the backend's compiler of backward passes once more. After some hundreds
+    in one process, which only tests come to, compiling a backward pass ends in a RecursionError.
+    """
+    backend = sys.modules.get("torch._dynamo.backends.torchxla")
+    if backend is not None:
+        backend.openxla.kwargs.pop("bw_compiler", None)
+
+
 def pytest_sessionfinish(session) -> None:
     path = session.config.getoption("--pyxla-records")
     if path:
         from pyxla.testing import RECORDS
 
-        Path(path).write_text(json.dumps(RECORDS))
+        Path(path).write_text(json.dumps({"device": _device(), "checks": RECORDS}))
+
+
+def _device() -> dict[str, str]:
+    """Kind and name of the device that the checks ran on."""
+    if os.environ["PJRT_DEVICE"] == "CUDA":
+        from pyxla.cuda_plugin import gpus
+
+        return {"kind": "cuda", "name": gpus()[0].name}
+    from pyxla.benchmark.host import cpu_name
+
+    return {"kind": "cpu", "name": cpu_name()}

@@ -12,7 +12,7 @@ import threading
 from functools import cache
 from pathlib import Path
 
-from pyxla import cuda_plugin, pjrt_api
+from pyxla import cuda_plugin, ffi_api, pjrt_api
 from pyxla.errors import LibraryError, mismatch
 from pyxla.libraries import Library, find_library, preloaded_libraries
 from pyxla.op_table import Handler
@@ -21,62 +21,12 @@ _registered: dict[tuple[str, str], Path] = {}
 _lock = threading.Lock()
 
 
-class _Version(ctypes.Structure):
-    _fields_ = [
-        ("struct_size", ctypes.c_size_t),
-        ("extension", ctypes.c_void_p),
-        ("major", ctypes.c_int),
-        ("minor", ctypes.c_int),
-    ]
-
-
-class _Api(ctypes.Structure):
-    # The first fields of XLA_FFI_Api; the rest is not used here.
-    _fields_ = [
-        ("struct_size", ctypes.c_size_t),
-        ("extension", ctypes.c_void_p),
-        ("version", _Version),
-        ("internal_api", ctypes.c_void_p),
-        ("error_create", ctypes.c_void_p),
-        ("error_get_message", ctypes.c_void_p),
-        ("error_destroy", ctypes.c_void_p),
-        ("handler_register", ctypes.c_void_p),
-    ]
-
-
-class _ByteSpan(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_char_p), ("size", ctypes.c_size_t)]
-
-
-class _RegisterArgs(ctypes.Structure):
-    _fields_ = [
-        ("struct_size", ctypes.c_size_t),
-        ("extension", ctypes.c_void_p),
-        ("name", _ByteSpan),
-        ("platform", _ByteSpan),
-        ("instantiate", ctypes.c_void_p),
-        ("prepare", ctypes.c_void_p),
-        ("initialize", ctypes.c_void_p),
-        ("execute", ctypes.c_void_p),
-        ("traits", ctypes.c_uint32),
-    ]
-
-
-class _MessageArgs(ctypes.Structure):
-    _fields_ = [
-        ("struct_size", ctypes.c_size_t),
-        ("extension", ctypes.c_void_p),
-        ("error", ctypes.c_void_p),
-        ("message", ctypes.c_char_p),
-    ]
-
-
 @cache
-def _host_api() -> _Api:
+def _host_api() -> ffi_api.Api:
     import torch_xla
 
     library = ctypes.CDLL(torch_xla._XLAC.__file__)
-    library.XLA_FFI_GetApi.restype = ctypes.POINTER(_Api)
+    library.XLA_FFI_GetApi.restype = ctypes.POINTER(ffi_api.Api)
     return library.XLA_FFI_GetApi().contents
 
 
@@ -208,22 +158,19 @@ def _register_cuda(handler: Handler) -> str | None:
 def _register_host(handler: Handler) -> str | None:
     """Returns XLA's refusal, or None."""
     api = _host_api()
-    name, platform = handler.target.encode(), handler.platform.encode()
-    args = _RegisterArgs(
-        ctypes.sizeof(_RegisterArgs),
-        None,
-        _ByteSpan(name, len(name)),
-        _ByteSpan(platform, len(platform)),
+    args = ffi_api.RegisterArgs.of(
+        ffi_api.ByteSpan.of(handler.target),
+        ffi_api.ByteSpan.of(handler.platform),
         handler.instantiate,
         handler.prepare,
         handler.initialize,
         handler.execute,
         0,
     )
-    error = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(api.handler_register)(ctypes.addressof(args))
+    error = ffi_api.HANDLER(api.handler_register)(ctypes.addressof(args))
     if not error:
         return None
-    message = _MessageArgs(ctypes.sizeof(_MessageArgs), None, error, None)
+    message = ffi_api.MessageArgs.of(error, None)
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(api.error_get_message)(ctypes.addressof(message))
     text = (message.message or b"").decode()
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(api.error_destroy)(ctypes.addressof(message))

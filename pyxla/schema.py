@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from pyxla.errors import DefinitionError, mismatch
 
 TENSOR_KINDS = ("Tensor", "Tensor?")
 ATTRIBUTE_KINDS = ("int", "int?", "float", "float?", "bool", "str", "int[]", "float[]")
+
+_DEFAULTS = "strings without quotes, backslashes and line ends; numbers that are finite and not subnormal"
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,12 @@ class Schema:
 
     def __init__(self, name: str, text: str):
         self.text = text
-        parsed = torch._C.parse_schema(f"xla_gpu::{name}{text}")
+        try:
+            parsed = torch._C.parse_schema(f"xla_gpu::{name}{text}")
+        except (IndexError, RuntimeError) as error:  # IndexError: a number too large or too small for std::stod
+            raise DefinitionError(
+                mismatch(name, "schema", "defaults that torch's schemas can hold", text), _DEFAULTS
+            ) from error
         kinds = [_kind(argument) for argument in parsed.arguments]
         self.arguments = tuple(
             Argument(i, a.name, kind, bool(a.alias_info and a.alias_info.is_write))
@@ -69,7 +77,14 @@ class Schema:
                 mismatch(function.__name__, "signature", "annotations that torch.library accepts", error)
             ) from error
         # Attributes are constants of the HLO: a symbolic integer would promise that they may change.
-        return cls(function.__name__, re.sub(r"\bSymInt\b", "int", text))
+        schema = cls(function.__name__, re.sub(r"\bSymInt\b", "int", text))
+        for name, parameter in inspect.signature(function).parameters.items():
+            if name in schema.defaults and schema.defaults[name] != parameter.default:  # a backslash in a string
+                got = repr(parameter.default)
+                raise DefinitionError(
+                    mismatch(function.__name__, name, "a default that torch's schemas can hold", got), _DEFAULTS
+                )
+        return schema
 
     def bind(self, args: tuple, kwargs: dict[str, Any]) -> tuple:
         """All arguments in order, with the defaults that torch's dispatcher leaves out."""

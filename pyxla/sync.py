@@ -38,7 +38,10 @@ def _without_status(text: str) -> str:
 
 
 def drain_errors() -> None:
-    """Takes the errors that torch_xla has kept, so that the next operation does not raise them again."""
+    """Takes the errors that torch_xla has kept, so that the next operation does not raise them again.
+
+    For after you caught one that came out of `.cpu()`, `.item()` or a print; `pyxla.sync` does it by itself.
+    """
     import torch_xla
 
     for _ in range(3):

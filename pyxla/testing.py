@@ -2,11 +2,14 @@
 
 A case is run lazily on XLA tensors, compiled with backend "openxla", and on CPU tensors; numbers are compared with the
 reference in float64. Each check records what it saw; `devtool test` shows the records as a table.
+
+pytest needs `-p pyxla.pytest_plugin`, which `devtool test` passes: it sets the device (`--device cpu|cuda`), lets XLA
+dump its modules, and writes the records (`--pyxla-records FILE`); `--raw` keeps only `check_raw`.
 """
 
 from __future__ import annotations
 
-import itertools
+import os
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,15 +19,33 @@ from typing import Any
 
 import torch
 
-from pyxla import hlo, hlo_text
-from pyxla.compare import compare
+from pyxla import dump, hlo, hlo_text
+from pyxla.compare import Worst, worst_element
+from pyxla.dump import compilations
 from pyxla.errors import PyxlaError
 from pyxla.op import CustomOp
+from pyxla.raw_memory import call_raw
 from pyxla.sync import drain_errors
 
-# From 2 on: XLA makes a single zero by a copy, which is what the check looks for.
-_MARKERS = itertools.count(2)
+__all__ = [
+    "CHECKS",
+    "BadInput",
+    "Case",
+    "check_bad_input",
+    "check_compiled",
+    "check_cpu",
+    "check_hlo",
+    "check_in_place",
+    "check_lazy",
+    "check_opcheck",
+    "check_raw",
+    "compilations",
+    "oracle",
+]
+
 RECORDS: list[dict[str, Any]] = []
+
+_OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
 
 
 @dataclass(frozen=True)
@@ -94,10 +115,10 @@ def check_compiled(op: CustomOp, case: Case) -> None:
         want = oracle(op, arguments)
         torch._dynamo.reset()
         with warnings.catch_warnings():
-            # torch_xla moves CPU tensors to the device, and says so each time.
+            # Of CPU tensors openxla makes a graph that runs without XLA, and warns each time.
             warnings.filterwarnings("ignore", message="Found tensor with shape")
             got = _outputs(op, arguments, compiled(arguments))
-        record["error"] = max(record["error"], _compare(op, case, got, want))
+        _note(record, _compare(op, case, got, want))
 
 
 def check_hlo(op: CustomOp, case: Case) -> None:
@@ -121,11 +142,9 @@ def check_hlo(op: CustomOp, case: Case) -> None:
         # buffers of one size, with a copy of each.
         in_place = all(t.dim() and t.numel() for t in mutated) and len({t.nbytes for t in mutated}) == len(mutated)
         if mutated and in_place:
-            # A graph of its own: XLA writes no module for one that its cache holds.
-            marker = torch.zeros(next(_MARKERS), device=_device())
-            with hlo.optimized_modules() as modules:
+            # XLA writes no module for a graph that its cache holds.
+            with dump.private_compilations(), hlo.optimized_modules() as modules:
                 torch_xla.sync(wait=True)
-            del marker
             check_in_place(op, modules, len(op.schema.mutated))
 
 
@@ -148,17 +167,32 @@ def check_cpu(op: CustomOp, case: Case) -> None:
     with _recorded(op, case, "cpu") as record:
         arguments = case.arguments()
         want = oracle(op, arguments)
-        record["error"] = _compare(op, case, _outputs(op, arguments, op(**arguments)), want)
+        _note(record, _compare(op, case, _outputs(op, arguments, op(**arguments)), want))
+
+
+def check_raw(op: CustomOp, case: Case) -> None:
+    """The op's handler called through ctypes, without XLA: CPU memory, or memory of CuPy's on a GPU."""
+    with _recorded(op, case, "raw") as record:
+        platform = "CUDA" if os.environ.get("PJRT_DEVICE") == "CUDA" else "Host"
+        for seed in (0, 1):
+            arguments = case.arguments(seed)
+            got = call_raw(op, arguments, platform)
+            peers = _peer_results(op, case, arguments)
+            _note(record, _compare(op, case, got, oracle(op, arguments), peers))
 
 
 def check_opcheck(op: CustomOp, case: Case) -> None:
     """torch.library.opcheck: schema, autograd registration, fake function, AOT dispatch."""
     with _recorded(op, case, "opcheck"):
         arguments = case.arguments()
-        torch.library.opcheck(op.overload, (), arguments)
+        tensors = [v for v in arguments.values() if isinstance(v, torch.Tensor)]
+        # torch's test of the schema compares by arithmetic, which float8 does not have.
+        is_float8 = any(t.is_floating_point() and t.dtype.itemsize == 1 for t in tensors)
+        torch.library.opcheck(op.overload, (), arguments, test_utils=_OPCHECKS[1:] if is_float8 else _OPCHECKS)
 
 
-CHECKS = [check_lazy, check_compiled, check_hlo, check_cpu, check_opcheck]
+#: The checks for every case of an op.
+CHECKS = [check_lazy, check_compiled, check_hlo, check_raw, check_cpu, check_opcheck]
 
 
 def check_bad_input(op: CustomOp, bad: BadInput) -> None:
@@ -193,16 +227,8 @@ def oracle(op: CustomOp, arguments: dict[str, Any]) -> tuple[torch.Tensor, ...]:
     return _outputs(op, wide, op.reference(**wide))
 
 
-def compilations() -> int:
-    """How many graphs XLA has compiled in this process so far."""
-    import torch_xla.debug.metrics as metrics
-
-    data = metrics.metric_data("CompileTime")
-    return data[0] if data else 0
-
-
 def _check_on_xla(call: Callable[[dict], Any], op: CustomOp, case: Case, record: dict[str, Any]) -> None:
-    record["error"], record["recompiles"] = 0.0, 0
+    record["recompiles"] = 0
     for seed in (0, 1):
         arguments = case.arguments(seed)
         want = oracle(op, arguments)
@@ -213,17 +239,23 @@ def _check_on_xla(call: Callable[[dict], Any], op: CustomOp, case: Case, record:
         _synchronize(got)
         if seed:
             record["recompiles"] = compilations() - before
-        record["error"] = max(record["error"], _compare(op, case, tuple(t.cpu() for t in got), want, peers))
+        _note(record, _compare(op, case, tuple(t.cpu() for t in got), want, peers))
     assert record["recompiles"] == 0, f"{op.name}: expected no compilation for new values, got {record['recompiles']}"
 
 
-def _compare(op: CustomOp, case: Case, got: tuple, want: tuple, peers: tuple | None = None) -> float:
+def _compare(op: CustomOp, case: Case, got: tuple, want: tuple, peers: tuple | None = None) -> Worst:
     assert len(got) == len(want), f"{op.name}: expected {len(want)} results, got {len(got)}"
     where = f"{op.name}[{case.name}]"
     return max(
-        compare(where, g, w, roundings=case.roundings, peer=p)
+        worst_element(where, g, w, roundings=case.roundings, peer=p)
         for g, w, p in zip(got, want, peers or (None,) * len(want), strict=True)
     )
+
+
+def _note(record: dict[str, Any], worst: Worst) -> None:
+    """Keeps the worst of all comparisons of a check."""
+    if worst.share >= record.get("share", 0.0):
+        record.update(worst._asdict())
 
 
 def _peer_results(op: CustomOp, case: Case, arguments: dict[str, Any]) -> tuple | None:
@@ -266,7 +298,14 @@ def _synchronize(tensors: tuple[torch.Tensor, ...]) -> None:
 
 @contextmanager
 def _recorded(op: CustomOp, case: Case, check: str) -> Iterator[dict[str, Any]]:
-    record: dict[str, Any] = {"op": op.name, "case": case.name, "check": check, "ok": False}
+    """A record of the check: `test` is pytest's name of it, `problem` the first line of what it raised."""
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").removesuffix(" (call)")
+    record: dict[str, Any] = {"op": op.name, "case": case.name, "why": case.why, "check": check, "test": test}
+    record["ok"] = False
     RECORDS.append(record)
-    yield record
-    record["ok"] = True
+    try:
+        yield record
+        record["ok"] = True
+    except Exception as error:
+        record["problem"] = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise

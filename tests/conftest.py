@@ -1,3 +1,4 @@
+import os
 import signal
 import subprocess
 import sys
@@ -37,3 +38,26 @@ def probe_library(tmp_path_factory):
     library = Library(path, "preloaded", read_op_table(path))
     register_library(library)
     return library
+
+
+@pytest.fixture(scope="session")
+def report_page(tmp_path_factory):
+    """A tree with ops and records of every kind, and the page of `devtool report` about it."""
+    from tests.report_page import make
+
+    return make(tmp_path_factory.mktemp("report"))
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory) -> Path:
+    """The documentation as pages, as `devtool docs` makes them, once for all tests."""
+    output = tmp_path_factory.mktemp("docs") / "site"
+    command = [sys.executable, "-P", "-m", "devtool", "docs", "--output", str(output)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{output / 'index.html'}\n"
+    return output
+
+
+# tests/test_shard.py runs these, in a process that has several devices.
+collect_ignore = [] if "CPU_NUM_DEVICES" in os.environ else ["spmd"]

@@ -21,6 +21,10 @@ static XLA_FFI_Error* Run(XLA_FFI_CallFrame*) { return nullptr; }
 PYXLA_OP_TABLE(NAME, PYXLA_HOST_HANDLER("xla_gpu_NAME", Run))
 """
 
+needs_nvcc = pytest.mark.skipif(
+    not (shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")), reason="needs nvcc"
+)
+
 
 class Tree:
     """A checkout with simple_add as its only op.

@@ -89,6 +89,51 @@ def test_calls_around_the_op_are_fused_and_the_op_is_not():
     assert "kLoop" in own[0]
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_calls_are_captured_in_a_command_buffer(compiled):
+    """Counted in what XLA will run, and replayed with other values: a captured call must not keep the first ones."""
+
+    def chain(x, y):
+        for _ in range(8):
+            x = torch.ops.xla_gpu.simple_add(x, y, 0.5)
+        return x
+
+    size = 1100 + compiled  # a size of its own: XLA writes nothing for a graph that its cache holds
+    call = torch.compile(chain, backend="openxla", fullgraph=True) if compiled else chain
+    x, y = torch.zeros(size, device=DEVICE), torch.ones(size, device=DEVICE)
+    torch_xla.sync(wait=True)
+    with hlo.thunk_sequences() as sequences:
+        for step in range(1, 4):
+            assert call(x + step, y * step).cpu().tolist() == [5.0 * step] * size
+    counts = [hlo_text.captured_calls(text) for text in sequences]
+    assert max(counts, key=lambda count: count[1]) == (8, 8)
+
+
+def test_workspace_is_planned_by_xla(launch_library):
+    """Two calls in one graph, captured or not; the workspace is in XLA's plan of temporary memory."""
+
+    @custom_op
+    def probe_scratch(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    @probe_scratch.register_fake
+    def _(x):
+        return torch.empty_like(x)
+
+    @probe_scratch.register_workspace
+    def _(x):
+        return 4 * x.numel()
+
+    x = torch.arange(100003, dtype=torch.float32)
+    on_gpu = x.to(DEVICE)
+    torch_xla.sync(wait=True)
+    for _ in range(3):
+        result = on_gpu
+        for _ in range(6):
+            result = probe_scratch(result)
+        assert torch.equal(result.cpu(), x + 6)
+
+
 def test_too_little_memory_is_a_python_error_and_the_process_goes_on():
     big = torch.zeros(1 << 39, dtype=torch.uint8, device=DEVICE) + 1
     with pytest.raises(RuntimeError, match=r"RESOURCE_EXHAUSTED|[Oo]ut of memory"):

@@ -24,7 +24,22 @@ def tree(tmp_path_factory):
 
 
 def test_commands():
-    assert COMMANDS == ["build", "doctor", "hlo", "list", "lock", "new-op", "nix", "test", "verify"]
+    assert COMMANDS == [
+        "bench",
+        "build",
+        "docs",
+        "doctor",
+        "hlo",
+        "list",
+        "lock",
+        "new-op",
+        "nix",
+        "report",
+        "run-artifact",
+        "test",
+        "trace",
+        "verify",
+    ]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

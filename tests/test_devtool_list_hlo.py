@@ -4,9 +4,12 @@ import json
 import os
 import shutil
 import subprocess
+import xml.etree.ElementTree as ElementTree
+from types import SimpleNamespace
 
 import pytest
 
+from devtool.hlo_svg import MOST_NODES, draw
 from tests.devtool_tree import Tree
 
 
@@ -114,3 +117,169 @@ def test_hlo_of_an_op_without_cases(tree):
     assert result.stderr.endswith(
         "hlo: tiny: expected kernels/tiny/cases.py, got none\n\nhint: copy kernels/simple_add/cases.py and adapt it\n"
     )
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+SCRIPT = """
+import sys, torch, torch_xla
+x = torch.arange(12.0).reshape(3, 4).to(torch_xla.device())
+step = torch.compile(lambda x: torch.ops.xla_gpu.simple_add(x, x).relu(), backend="openxla")
+print("printed by the script", sys.argv[1:], __name__)
+print((step(x) + torch.ops.xla_gpu.simple_add(x, x, 2.0)).sum().item())
+"""
+
+
+def test_hlo_says_what_xla_made_of_the_op(tree):
+    result = tree.run("hlo", "simple_add", "--case", "f32-3x5")
+    _, _, report = result.stdout.partition("\n\nSyncTensorsGraph")
+    assert " on CPU: 1 custom call, 0 copies\n" in report
+    assert "operand 0  f32[3,5]{1,0}  argument " in report and "alpha = " in report and "  memory    " in report
+
+
+def test_hlo_at_each_stage(tree):
+    texts = {}
+    for stage in ("stablehlo", "after"):
+        result = tree.run("hlo", "simple_add", "--case", "f32-3x5", "--stage", stage)
+        assert result.returncode == 0, result.stderr
+        assert result.stderr.endswith("hlo: 1 custom call: xla_gpu_simple_add\n")
+        texts[stage] = result.stdout
+    assert (
+        texts["stablehlo"].startswith("module @") and "stablehlo.custom_call @xla_gpu_simple_add" in texts["stablehlo"]
+    )
+    assert texts["after"].startswith("HloModule ") and "is_scheduled=true" in texts["after"]
+
+
+def test_hlo_diff(tree):
+    result = tree.run("hlo", "simple_add", "--diff")
+    lines = result.stdout.splitlines()
+    assert lines[0].endswith(", before optimisation") and lines[1].endswith(", after optimisation")
+    assert any(line.startswith("+HloModule") for line in lines) and "metadata" not in result.stdout
+
+
+def test_hlo_json(tree):
+    result = tree.run("hlo", "simple_add", "--case", "f32-3x5", "--json")
+    data = json.loads(result.stdout)
+    (call,) = data["modules"][0]["calls"]
+    assert (data["device"], call["target"]) == ("CPU", "xla_gpu_simple_add")
+    assert data["modules"][0]["memory"]["arguments"] == 2 * 3 * 5 * 4
+
+
+def test_hlo_graph(tree, tmp_path):
+    """Well-formed, with the custom call marked by its class; nothing of it lies outside of the picture."""
+    path = tmp_path / "graph.svg"
+    result = tree.run("hlo", "simple_add", "--case", "f32-3x5", "--graph", str(path))
+    assert result.returncode == 0 and result.stdout == ""
+    assert f"hlo: wrote {path}\n" in result.stderr
+    root = ElementTree.parse(path).getroot()
+    calls = [group for group in root.iter(f"{SVG}g") if group.get("class") == "call"]
+    assert [text.text for text in calls[0].iter(f"{SVG}text")] == ["xla_gpu_simple_add", "f32[3,5]{1,0}"]
+    assert len(calls) == 1 and len([g for g in root.iter(f"{SVG}g") if g.get("class") == "end"]) == 3
+    width, height = float(root.get("width")), float(root.get("height"))
+    for rect in root.iter(f"{SVG}rect"):
+        assert 0 <= float(rect.get("x")) <= width - float(rect.get("width"))
+        assert 0 <= float(rect.get("y")) <= height - float(rect.get("height"))
+
+
+def chain(length: int) -> SimpleNamespace:
+    """A module of that many steps with a custom call in the middle."""
+    lines = ["  %x0 = f32[2]{0} parameter(0)"]
+    for i in range(1, length):
+        call = 'custom-call(%x{}), custom_call_target="a<b"' if i == length // 2 else "sine(%x{})"
+        lines.append(f"  %x{i} = f32[2]{{0}} {call.format(i - 1)}")
+    lines[-1] = lines[-1].replace("%", "ROOT %", 1)
+    text = "ENTRY %main (x0: f32[2]) -> f32[2] {\n" + "\n".join(lines) + "\n}\n"
+    return SimpleNamespace(name="chain", before=text, after=text, copies=())
+
+
+@pytest.mark.parametrize("length", [2, MOST_NODES - 1, 5000])
+def test_picture_of_a_long_module(length):
+    """A large one shows what is near its custom calls, and says how much it leaves out."""
+    text, left_out = draw([chain(length)], "after")
+    drawn = list(ElementTree.fromstring(text).iter(f"{SVG}rect"))
+    assert len(drawn) == (length + 1 if length < MOST_NODES else 7)
+    assert left_out == (0 if length < MOST_NODES else length + 1 - 7)
+    assert "a&lt;b" in text
+
+
+def test_picture_of_nothing():
+    text, left_out = draw([], "after")
+    assert ElementTree.fromstring(text).tag == f"{SVG}svg" and left_out == 0
+
+
+def script(tmp_path, text: str):
+    path = tmp_path / "script.py"
+    path.write_text(text)
+    return path
+
+
+def test_hlo_of_a_script(tree, tmp_path):
+    """Its own output goes to stderr; XLA compiles what it compiles anyway."""
+    path = script(tmp_path, SCRIPT)
+    result = tree.run("hlo", str(path), "--json", "--", "--epochs", "3", PJRT_DEVICE="CPU")
+    assert result.returncode == 0, result.stderr
+    assert "printed by the script ['--epochs', '3'] __main__\n" in result.stderr
+    data = json.loads(result.stdout)
+    targets = [call["target"] for module in data["modules"] for call in module["calls"]]
+    assert targets == ["xla_gpu_simple_add"] * 2
+    assert all(module["before"].startswith("HloModule ") for module in data["modules"])
+
+
+RAISES = """def inner():
+    raise ValueError("mine")
+
+
+import torch
+
+inner()
+"""
+
+
+def test_hlo_of_a_script_that_raises(tree, tmp_path):
+    """The traceback is that of `python script.py`, without a frame of ours."""
+    path = script(tmp_path, RAISES)
+    result = tree.run("hlo", str(path))
+    assert result.returncode == 1 and result.stdout == ""
+    trace, _, own = result.stderr.partition("ValueError: mine\n")
+    assert trace == (
+        f'Traceback (most recent call last):\n  File "{path}", line 7, in <module>\n    inner()\n'
+        f'  File "{path}", line 2, in inner\n    raise ValueError("mine")\n'
+    )
+    assert own.startswith(f"hlo: {path}: expected it to come to its end, got ValueError (see above)\n\nhint: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "got"),
+    [
+        ("print('no XLA')", "expected a script that computes on XLA, got one that left XLA nothing to do"),
+        ("import torch, torch_xla\nx = torch.ones(3, device=torch_xla.device()) + 1", "left XLA nothing to do"),
+        ("import sys; sys.exit(3)", "expected it to come to its end, got exit status 3"),
+        ("import sys; sys.exit('words')", "words\nhlo: "),
+        ("def f(:", "SyntaxError: invalid syntax\nhlo: "),
+    ],
+)
+def test_hlo_of_a_script_that_shows_nothing(tree, tmp_path, text, got):
+    result = tree.run("hlo", str(script(tmp_path, text)), PJRT_DEVICE="CPU")
+    assert result.returncode == 1 and got in result.stderr and "devtool/lowered.py" not in result.stderr
+    assert "\n\nhint: " in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "got"),
+    [
+        (["no_script.py"], "hlo: SCRIPT: expected a Python file, got none at no_script.py\n\nhint: "),
+        (["simple_ad"], "hlo: OP: expected a folder of kernels/ (simple_add), got simple_ad\n\nhint: did you mean"),
+        (["simple_add", "--diff", "--json"], "--stage, --diff and --json exclude each other"),
+        (["simple_add", "extra"], "unexpected extra argument (extra): an op takes none"),
+        (["script.py", "--list"], "a script has no cases"),
+        (["simple_add", "--stage", "later"], "'later' is not one of 'stablehlo', 'before', 'after'"),
+    ],
+)
+def test_hlo_misused(tree, arguments, got):
+    result = tree.run("hlo", *arguments)
+    assert result.returncode == 2 and got in result.stderr and result.stdout == ""
+
+
+def test_hlo_graph_that_cannot_be_written(tree, tmp_path):
+    result = tree.run("hlo", "simple_add", "--graph", str(tmp_path / "none/graph.svg"))
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    assert "file: expected to read and write it, got No such file or directory" in result.stderr

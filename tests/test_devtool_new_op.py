@@ -50,7 +50,7 @@ def test_writes_the_folder_and_says_what_to_edit_next(tree):
     shutil.rmtree(tree.kernels / "told")
     assert result.stdout.splitlines() == files_of("told")
     steps = re.findall(r"^  (\d)\. (.*)$", result.stderr, re.MULTILINE)
-    assert [number for number, _ in steps] == [str(i) for i in range(1, 9)]
+    assert [number for number, _ in steps] == [str(i) for i in range(1, 10)]
     for name in ("told.py", "told.h", "told_host.cc", "told.cu", "told_ffi.cc", "cases.py"):
         assert any(f"kernels/told/{name}" in step for _, step in steps)
 
@@ -211,7 +211,7 @@ def test_table_shows_each_op(tested):
     assert "custom" in tested.stdout and "worst error: share of what is allowed" in tested.stdout
     for name in SCHEMAS:
         row = next(line.split() for line in tested.stdout.splitlines() if line.split()[:1] == [name])
-        assert row[2:7] == ["ok"] * 5 and row[7].endswith("%") and row[8] == "0"
+        assert row[2:8] == ["ok"] * 6 and row[8].endswith("%") and row[9] == "0"
 
 
 def test_pytests_own_summary_stays_in_the_output(tested):

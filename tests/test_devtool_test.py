@@ -94,11 +94,44 @@ def test_arguments_for_pytest_need_no_op():
 
     seen = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(testing, "run_tests", lambda *arguments: seen.append(arguments) or 0)
+        patch.setattr(testing, "run_tests", lambda *arguments, **_: seen.append(arguments) or 0)
         result = CliRunner().invoke(cli, ["test", "--device", "cpu", "--", "-k", "x", "--", "y"])
     assert result.exit_code == 0, result.output
     ((ops, device, _, arguments),) = seen
     assert (ops, device, arguments) == ((), "cpu", ["-k", "x", "--", "y"])
+
+
+RAW = """
+import pytest
+from pyxla.testing import check_cpu, check_raw
+
+@pytest.mark.parametrize("check", [check_raw, check_cpu])
+def test_op(check): pass
+
+def test_other(): assert 0
+"""
+
+
+def test_raw_makes_the_raw_calls_and_nothing_else(tree):
+    write_test(tree, RAW)
+    result = tree.run("test", "tiny", "--device", "cpu", "--raw")
+    assert result.returncode == 0, result.stdout
+    assert result.stdout.splitlines()[-1] == "1 passed, 0 failed, 0 skipped"
+
+
+def test_gpu_sanitizer_on_the_cpu(tree):
+    result = tree.run("test", "tiny", "--device", "cpu", "--sanitize", "memcheck")
+    assert result.returncode == 2
+    assert result.stderr.startswith(
+        "test: --sanitize: expected --device cuda with memcheck, got --device cpu\n\nhint: "
+    )
+
+
+def test_gpu_sanitizer_that_is_not_installed(tree, monkeypatch):
+    monkeypatch.setattr(testing, "locate", lambda tool: None)
+    monkeypatch.setattr(testing.shutil, "which", lambda tool, path: None)
+    with pytest.raises(DevtoolError, match="test: --sanitize: expected compute-sanitizer, got none on PATH"):
+        testing.run_tests(["simple_add"], "cuda", Options(), [], gpu_sanitizer="racecheck")
 
 
 def test_op_without_a_test_file(tree):
@@ -167,7 +200,7 @@ def test_device(monkeypatch, tmp_path, devices, supported, wanted, picked):
         (tmp_path / "pyxla/cuda_plugin.py").touch()
     monkeypatch.setattr(project, "root", lambda: tmp_path)
     monkeypatch.setattr(testing, "_cuda_devices", lambda: devices)
-    assert testing.pick_device(wanted) == picked
+    assert testing.pick_device("test", wanted) == picked
 
 
 @pytest.mark.parametrize(("devices", "got"), [(0, "none"), (2, "2, which this version of pyxla cannot use yet")])
@@ -175,7 +208,7 @@ def test_cuda_device_that_cannot_be_used(monkeypatch, tmp_path, devices, got):
     monkeypatch.setattr(project, "root", lambda: tmp_path)
     monkeypatch.setattr(testing, "_cuda_devices", lambda: devices)
     with pytest.raises(DevtoolError) as caught:
-        testing.pick_device("cuda")
+        testing.pick_device("test", "cuda")
     assert caught.value.message == (
         f"test: --device: expected a CUDA device, got {got}\n\nhint: devtool test --device cpu"
     )
@@ -183,16 +216,16 @@ def test_cuda_device_that_cannot_be_used(monkeypatch, tmp_path, devices, got):
 
 def test_preload_keeps_what_others_preload(monkeypatch):
     monkeypatch.setenv("LD_PRELOAD", "/usr/lib/libjemalloc.so:/old/libtiny.so")
-    assert testing._preload([Path("/new/libtiny.so")], None) == "/new/libtiny.so /usr/lib/libjemalloc.so"
+    assert testing.preload("test", [Path("/new/libtiny.so")], None) == "/new/libtiny.so /usr/lib/libjemalloc.so"
 
 
 def test_preload_cannot_name_a_path_with_a_space():
     with pytest.raises(DevtoolError, match="test: checkout: expected a path that LD_PRELOAD can name, got a space"):
-        testing._preload([Path("/my checkout/libtiny.so")], None)
+        testing.preload("test", [Path("/my checkout/libtiny.so")], None)
 
 
 def test_sanitizer_comes_before_the_libraries():
-    sanitizer, library = testing._preload([Path("/new/libtiny.so")], "address").split()[:2]
+    sanitizer, library = testing.preload("test", [Path("/new/libtiny.so")], "address").split()[:2]
     assert Path(sanitizer).name == "libasan.so" and Path(sanitizer).exists()
     assert library == "/new/libtiny.so"
 
@@ -205,7 +238,7 @@ def test_sanitizer_that_the_compiler_lacks(monkeypatch, tmp_path):
     with pytest.raises(
         DevtoolError, match=r"test: --sanitize: expected g\+\+ with libasan.so, got .*clang\+\+ without"
     ):
-        testing._preload([Path("/new/libtiny.so")], "address")
+        testing.preload("test", [Path("/new/libtiny.so")], "address")
 
 
 def test_hint_of_a_sanitizer_points_at_its_report():

@@ -10,10 +10,10 @@ import pytest
 import pyxla
 from pyxla import errors
 from pyxla.check import Check
-from pyxla.errors import ArgumentError, DefinitionError, LibraryError, PyxlaError, mismatch
+from pyxla.errors import ArgumentError, ArtifactError, DefinitionError, LibraryError, PyxlaError, mismatch
 from tests.conftest import ROOT
 
-CLASSES = [PyxlaError, ArgumentError, DefinitionError, LibraryError]
+CLASSES = [PyxlaError, ArgumentError, ArtifactError, DefinitionError, LibraryError]
 FORM = re.compile(r"[\w ./-]+: [\w. -]+: expected .+, got .*", re.DOTALL)
 
 

@@ -232,3 +232,23 @@ def printed(call: CustomCall, root: bool) -> str:
 def test_custom_calls_round_trip(calls):
     text = "\n".join(printed(call, root) for call, root in calls)
     assert hlo_text.custom_calls(text) == [call for call, _ in calls]
+
+
+THUNKS = """\
+000: kCustomCall [source       | next=001 (1)] kCustomCall
+001: kCommandBuffer [prev=000 (1) | next=004 (1)]
+    002: kCustomCall [source       | next=003 (1)] kCustomCall
+    003: kKernel [prev=002 (1) | sink        ] kCustomCall_fusion
+004: kWhile [prev=001 (1) | sink] while
+    005: kCommandBuffer [source | sink]
+        006: kCustomCall [source | next=007 (1)] kCustomCall
+        007: kConditional [prev=006 (1) | sink] kCommandBuffer
+            008: kCustomCall [source | sink] kCustomCall
+    009: kCustomCall [source | sink] kCustomCall
+"""
+
+
+def test_captured_calls_are_those_inside_of_command_buffers():
+    assert hlo_text.captured_calls(THUNKS) == (3, 5)
+    assert hlo_text.captured_calls("000: kCustomCall [source | sink] kCustomCall\n") == (0, 1)
+    assert hlo_text.captured_calls("") == (0, 0)

@@ -57,7 +57,7 @@ def test_preloaded_library_without_a_definition(tmp_path):
     path = compile_library(ROOT / "tests/probe/probe_ffi.cc", tmp_path / "libprobe.so")
     script = "import torch_xla; from pyxla import registry; print(len(registry._registered))"
     result = run_script(script, preload=str(path))
-    assert result.stdout.split() == ["8"]
+    assert result.stdout.split() == ["9"]
     assert f"probe: definition: expected probe.py, got none for {path}" in result.stderr
 
 

@@ -40,6 +40,7 @@ def attributes(**changes):
         {},
         {"integer": -(2**53), "flag": False},
         {"integers": [], "numbers": []},
+        {"integers": [3, 3, 3], "numbers": [0.5, 0.5]},  # MLIR writes equal elements as one
         {"maybe_integer": None, "maybe_number": None},
         {"maybe_integer": 0, "maybe_number": 0.0},
         {"number": math.inf, "numbers": [-math.inf, math.nan, 1e-310]},
@@ -163,6 +164,24 @@ def test_in_place_on_a_slice():
     assert cache.cpu().tolist() == [[0, 0, 0], [1, 0, 1], [1, 0, 1], [0, 0, 0]]
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_workspace_is_no_result(compiled):
+    call = torch.compile(ops.probe_workspace, backend="openxla", fullgraph=True) if compiled else ops.probe_workspace
+    result = call(torch.zeros(3, device=DEVICE), 5)
+    assert result.shape == (1,)
+    assert result.item() == 0.0
+
+
+def test_workspace_on_cuda_is_part_of_the_call_and_of_no_result(monkeypatch):
+    from pyxla import lowering
+
+    monkeypatch.setattr(lowering, "_platform", lambda: "CUDA")
+    module = ops.probe_workspace._lowering.custom_call((torch.zeros(3, device=DEVICE), 5)).module()
+    assert "-> (tensor<1xf32>, tensor<15xui8>)" in module
+    assert "func.func @main(%a0: tensor<3xf32>) -> (tensor<1xf32>) {" in module
+    assert "return %r#0 : tensor<1xf32>" in module
+
+
 @pytest.mark.parametrize("grain", [1, 3, 64, 10**6])
 def test_parallel_loop_visits_each_index_once(grain):
     got = ops.probe_parallel_count(torch.zeros(1003, device=DEVICE), grain).cpu()
@@ -224,3 +243,15 @@ def test_tensors_on_two_devices():
         ):
             ops.probe_optionals(None, on_xla, on_cpu)
         assert ops.probe_optionals(None, on_xla, on_xla).cpu().tolist() == [11.0]
+
+
+@pytest.mark.parametrize("use", range(2))
+def test_compilations_leave_nothing_in_the_backend(use):
+    """torch wraps the backend's compiler of backward passes at each use: in the run of all tests it grew too deep."""
+    from torch._dynamo.backends.torchxla import openxla
+
+    assert openxla.kwargs.get("bw_compiler") is None
+    torch._dynamo.reset()
+    x = torch.ones(2, device=torch_xla.device(), requires_grad=True)
+    torch.compile(lambda x: x * 2, backend="openxla")(x).sum().backward()
+    assert openxla.kwargs["bw_compiler"] is not None

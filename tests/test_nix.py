@@ -84,7 +84,7 @@ def copy(flake, tmp_path):
 @needs_nix
 def test_one_package_per_op_folder_and_the_release(flake):
     assert sorted(flake.derivations()) == sorted([*OPS, "default", "docs", "python", "wheel"])
-    assert sorted(flake.derivations("aarch64-linux")) == sorted([*OPS, "default", "docs", "wheel"])
+    assert sorted(flake.derivations("aarch64-linux")) == sorted([*OPS, "default", "wheel"])
 
 
 @needs_nix
@@ -127,11 +127,23 @@ def test_edit_of_one_kernel_changes_that_library_and_what_collects_it(flake, cop
 
 
 @needs_nix
-@pytest.mark.parametrize("name", ["kernels/rms_norm/rms_norm.py", "kernels/README.md", "README.md", "nix/shell.nix"])
+@pytest.mark.parametrize(
+    "name", ["kernels/rms_norm/rms_norm.py", "kernels/common/rms_norm.py", "README.md", "nix/shell.nix"]
+)
 def test_edit_of_what_no_library_is_made_from_changes_no_library(flake, copy, name):
     copy.write(name, "# edited\n")
     before, after = flake.derivations(), copy.derivations()
     assert [before[op] for op in (*OPS, "default")] == [after[op] for op in (*OPS, "default")]
+
+
+@needs_nix
+@pytest.mark.parametrize(
+    "name", ["triton_kernels.py", "wrapped.json", "vendor/include/theirs.h", "vendor/libtheirs.so"]
+)
+def test_edit_of_what_another_route_is_made_from_changes_that_library(flake, copy, name):
+    copy.write(f"kernels/rms_norm_triton/{name}", "# edited\n")
+    before, after = flake.derivations(), copy.derivations()
+    assert [op for op in OPS if before[op] != after[op]] == ["rms_norm_triton"]
 
 
 @needs_nix

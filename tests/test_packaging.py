@@ -75,8 +75,10 @@ def metadata(wheel: Path, name: str) -> str:
 def test_source_archive_holds_what_building_and_testing_takes(source_archive):
     with tarfile.open(source_archive) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    tracked = run("git", "ls-files", "bin", "devtool", "kernels", "pyxla", "requirements", "tests", cwd=ROOT).split()
-    assert {"LICENSE", "setup.py", *tracked} <= names
+    tracked = run(
+        "git", "ls-files", "bin", "devtool", "examples", "kernels", "pyxla", "requirements", "tests", cwd=ROOT
+    )
+    assert {"LICENSE", "setup.py", *tracked.split()} <= names
 
 
 def test_wheel_fits_every_python_3_of_the_platform(wheel):
@@ -91,14 +93,16 @@ def test_wheel_holds_each_op_with_its_library(contents):
 
 
 def test_wheel_holds_no_tests_and_no_sources(contents):
-    unwanted = re.compile(r"^tests/|/test_[^/]*$|\.(h|cc|cu|cuh|cmake|map)$|CMakeLists|^pyxla_kernels/(cmake|common)/")
+    unwanted = re.compile(r"^tests/|/test_[^/]*$|\.(h|cc|cu|cuh|cmake|map)$|CMakeLists|^pyxla_kernels/cmake/")
     installed = [name for name in contents if not name.startswith("devtool/template/")]
     assert [name for name in installed if unwanted.search(name)] == []
     assert "pyxla/__init__.py" in contents and "devtool/setup_env.py" in contents
+    assert "pyxla/nn/attention.py" in contents and not [name for name in contents if name.startswith("examples")]
 
 
 def test_wheel_holds_the_templates(contents):
-    templates = [path for path in ROOT.glob("devtool/template/**/*") if path.is_file() and path.suffix != ".pyc"]
+    folders = ("devtool/template/**/*", "devtool/report_template/*")
+    templates = [p for folder in folders for p in ROOT.glob(folder) if p.is_file() and p.suffix != ".pyc"]
     assert {str(path.relative_to(ROOT)) for path in templates} <= set(contents)
 
 

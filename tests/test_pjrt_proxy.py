@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -59,12 +60,69 @@ def proxy(plugin, tmp_path_factory):
         return Proxy(ctypes.CDLL(copy))
 
 
+def extension(address: int) -> tuple[int, int, int]:
+    """Type, address of the next one, address of the first function."""
+    _, kind, following, function = (ctypes.c_uint64 * 4).from_address(address)
+    return kind & 0xFFFFFFFF, following, function
+
+
+def get_stream(proxy: Proxy, device: int) -> tuple[int | None, int]:
+    """Asks for a stream as torch_xla does, through the first extension for streams."""
+    kind, _, function = extension(proxy.extension)
+    assert kind == 3
+    args = (ctypes.c_uint64 * 3)(24, device, 0)
+    result = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(function)(ctypes.addressof(args))
+    return result, args[2]
+
+
+def create_view(proxy: Proxy, stream: int) -> int:
+    """The stream that the plugin saw."""
+    words = [*[0] * 9, stream, 0]
+    result, words = proxy.call(93, stated=16 + 8 * len(words), words=words)
+    assert result is None
+    return words[10]
+
+
 def test_head_and_extensions_are_the_vendors(proxy):
-    assert (proxy.size, proxy.extension, proxy.version) == (HEAD + 80 * POINTER, 0x1234, (0, 115))
+    assert (proxy.size, proxy.version) == (HEAD + 96 * POINTER, (0, 115))
+    kinds, address = [], proxy.extension
+    while address:
+        kind, address, _ = extension(address)
+        kinds.append(kind)
+    assert kinds == [3, 0, 3]
+
+
+def test_view_names_the_stream_that_its_thread_asked_for_last(proxy):
+    """torch_xla lets a stream of the plugin's wait for the producer and then does not say which: XLA read too early."""
+    assert get_stream(proxy, 5) == (None, 5)
+    assert get_stream(proxy, 7) == (None, 7)
+    assert create_view(proxy, 0) == 7
+    assert create_view(proxy, 0) == 0, "once for each import"
+
+
+def test_view_that_names_a_stream_keeps_it(proxy):
+    assert get_stream(proxy, 5) == (None, 5)
+    assert create_view(proxy, 9) == 9
+    assert create_view(proxy, 0) == 0
+
+
+def test_stream_of_another_thread_is_not_taken(proxy):
+    assert get_stream(proxy, 5) == (None, 5)
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(create_view(proxy, 0)))
+    thread.start()
+    thread.join()
+    assert seen == [0]
+    assert create_view(proxy, 0) == 5
+
+
+def test_stream_that_the_plugin_refuses_is_not_taken(proxy):
+    assert get_stream(proxy, 13) == (1, 0)
+    assert create_view(proxy, 0) == 0
 
 
 def test_function_that_the_vendor_lacks_stays_null(proxy):
-    assert [i for i in range(80) if proxy.function(i)] == [0, 1, 4, 5, 8, 9, 10, 55, 70, 72, 79]
+    assert [i for i in range(96) if proxy.function(i)] == [0, 1, 4, 5, 8, 9, 10, 20, 55, 70, 72, 79, 93]
 
 
 @pytest.mark.parametrize("index", [10, 79])
@@ -101,6 +159,22 @@ def test_options_of_execute_are_extended_too(proxy):
 
 def test_execute_without_options(proxy):
     assert proxy.call(55, stated=80, words=[0] * 8)[0] == 1
+
+
+def test_compilation_takes_our_options_behind_the_callers(proxy):
+    """XLA can be told to write down what it compiles at any time; the caller's struct is as it was."""
+
+    def compile_with(options: bytes) -> int:
+        address = ctypes.cast(ctypes.c_char_p(options), ctypes.c_void_p).value
+        result, words = proxy.call(20, stated=56, words=[1, 2, address, len(options), 0])
+        assert result is None and words[:4] == [1, 2, address, len(options)]
+        return words[4]
+
+    assert compile_with(b"abc") == sum(b"abc")
+    proxy.library.pyxla_set_compile_options(b"d\0e", ctypes.c_size_t(3))
+    assert (compile_with(b"abc"), compile_with(b"")) == (sum(b"abcde"), sum(b"de"))
+    proxy.library.pyxla_set_compile_options(b"", ctypes.c_size_t(0))
+    assert compile_with(b"abc") == sum(b"abc")
 
 
 @pytest.mark.parametrize("caller_wants_events", [False, True])

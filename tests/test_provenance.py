@@ -10,16 +10,12 @@ import pytest
 from devtool.names import op_problem
 from pyxla.op_table import read_op_table
 from pyxla.source_digest import source_digest
-from tests.devtool_tree import TINY, Tree
+from tests.devtool_tree import TINY, Tree, needs_nvcc
 
 # What a path could get into: the name of the file, and nvcc's names for what belongs to one file.
 PLACED = f"{TINY}const char* place();\nconst char* place() {{ return __FILE__; }}\n"
 KERNEL = "%s __global__ void Fill(float* out) { out[0] = 1; } %s void Launch(float* out) { Fill<<<1, 1>>>(out); }\n"
 STATIC, ANONYMOUS = KERNEL % ("static", ""), KERNEL % ("namespace {", "}")
-
-needs_nvcc = pytest.mark.skipif(
-    not (shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")), reason="needs nvcc"
-)
 
 
 @pytest.fixture(scope="module")

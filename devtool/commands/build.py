@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import click
 
+HOST_SANITIZERS = ("address", "undefined")
 cuda_option = click.option(
     "--cuda",
     type=click.Choice(["auto", "on", "off"]),
@@ -11,9 +12,6 @@ cuda_option = click.option(
     show_envvar=True,
     help="CUDA code: auto builds it where nvcc is found",
 )
-sanitize_option = click.option(
-    "--sanitize", type=click.Choice(["address", "undefined"]), help="Host code under a sanitizer, in folders of its own"
-)
 
 
 @click.command()
@@ -21,7 +19,9 @@ sanitize_option = click.option(
 @click.option("--clean", is_flag=True, help="Build from scratch")
 @click.option("--configure-only", is_flag=True, help="Write compile_commands.json, compile nothing")
 @cuda_option
-@sanitize_option
+@click.option(
+    "--sanitize", type=click.Choice(HOST_SANITIZERS), help="Host code under a sanitizer, in folders of its own"
+)
 def build(ops: tuple[str, ...], clean: bool, configure_only: bool, cuda: str, sanitize: str | None) -> None:
     """Build op libraries; prints their paths
 

@@ -1,31 +1,73 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from devtool.commands.build import cuda_option
+from devtool.hlo_output import STAGES
 
 
-@click.command()
-@click.argument("op")
+@click.command(context_settings={"allow_interspersed_args": True})
+@click.argument("target", metavar="OP|SCRIPT")
+@click.argument("arguments", metavar="[-- ARGUMENTS OF SCRIPT]", nargs=-1)
 @click.option("--case", "case_name", metavar="NAME", help="A case of the op's cases.py  [default: the first]")
 @click.option("--list", "list_cases", is_flag=True, help="List the cases and stop")
+@click.option("--stage", type=click.Choice(STAGES), help="Print the modules at one stage, nothing else")
+@click.option("--diff", is_flag=True, help="Print what XLA's optimisation changed")
+@click.option("--json", "as_json", is_flag=True, help="Print all that is known as one JSON object")
+@click.option("--graph", type=click.Path(path_type=Path), metavar="FILE", help="Write the optimised modules as SVG")
 @cuda_option
-def hlo(op: str, case_name: str | None, list_cases: bool, cuda: str) -> None:
-    """Print the lowered HLO of one case of an op
+def hlo(
+    target: str,
+    arguments: tuple[str, ...],
+    case_name: str | None,
+    list_cases: bool,
+    stage: str | None,
+    diff: bool,
+    as_json: bool,
+    graph: Path | None,
+    cuda: str,
+) -> None:
+    """Show what XLA makes of an op or a script
 
     \b
     Example: devtool hlo rms_norm --case f32-5x1000
-    """
-    from devtool import project
-    from devtool.building import Options, build_ops
-    from devtool.lowered import load_cases, lowered_module, print_module, select_case
 
-    project.select_ops("hlo", [op])
-    if not list_cases:
-        build_ops([op], Options(cuda))
-    cases = load_cases(op)
-    if list_cases:
-        for case in cases:
-            click.echo(f"{case.name}\t{case.why}")
-        return
-    print_module(lowered_module(op, select_case(op, cases, case_name)))
+    \b
+    Prints the custom calls that XLA runs, what is fused next to them, the copies that XLA adds and
+    why, and the memory plan; of an op also the module that XLA is given. Needs no XLA_FLAGS.
+    """
+    from devtool import hlo_output, project
+    from devtool.building import Options, build_ops
+    from devtool.lowered import inspect_case, inspect_script, load_cases, select_case
+
+    if sum([stage is not None, diff, as_json]) > 1:
+        raise click.UsageError("--stage, --diff and --json exclude each other")
+    if target.endswith(".py") or "/" in target:
+        if case_name or list_cases:
+            raise click.UsageError("a script has no cases")
+        text, seen = None, inspect_script(Path(target), arguments)
+    else:
+        if arguments:
+            raise click.UsageError(f"unexpected extra argument ({arguments[0]}): an op takes none")
+        project.select_ops("hlo", [target])
+        if not list_cases:
+            build_ops([target], Options(cuda))
+        cases = load_cases(target)
+        if list_cases:
+            for case in cases:
+                click.echo(f"{case.name}\t{case.why}")
+            return
+        text, seen = inspect_case(target, select_case(target, cases, case_name))
+    if graph:
+        hlo_output.write_graph(seen, graph, stage or "after")
+    if as_json:
+        hlo_output.print_json(seen)
+    elif diff:
+        hlo_output.print_diff(seen)
+    elif stage:
+        hlo_output.print_stage(seen, stage)
+    elif not graph:
+        hlo_output.print_report(text, seen)
+    hlo_output.print_calls([call.target for call in seen.calls()])

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import click
 
-from devtool.commands.build import cuda_option, sanitize_option
+from devtool.commands.build import HOST_SANITIZERS, cuda_option
+
+# Tools of compute-sanitizer.
+GPU_SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 
 class _PassesOn(click.Command):
@@ -23,16 +26,23 @@ class _PassesOn(click.Command):
     show_default=True,
     help="XLA device of the op tests; auto takes CUDA where there is one",
 )
+@click.option("--raw", is_flag=True, help="Call the handlers through ctypes, without XLA; no other test")
 @cuda_option
-@sanitize_option
+@click.option(
+    "--sanitize",
+    type=click.Choice([*HOST_SANITIZERS, *GPU_SANITIZERS]),
+    help="Host code built with a sanitizer, or raw calls on CUDA under one of compute-sanitizer's tools",
+)
 @click.pass_context
-def test(ctx: click.Context, ops: tuple[str, ...], device: str, cuda: str, sanitize: str | None) -> None:
+def test(ctx: click.Context, ops: tuple[str, ...], device: str, raw: bool, cuda: str, sanitize: str | None) -> None:
     """Build ops and run their tests; without OP, all tests
 
     \b
-    Example: devtool test rms_norm --sanitize address -- -k f32
+    Example: devtool test rms_norm --device cuda --sanitize memcheck
     """
     from devtool.building import Options
     from devtool.testing import run_tests
 
-    ctx.exit(run_tests(ops, device, Options(cuda, sanitize), ctx.obj))
+    tool = sanitize if sanitize in GPU_SANITIZERS else None
+    options = Options(cuda, None if tool else sanitize)
+    ctx.exit(run_tests(ops, device, options, ctx.obj, raw=raw, gpu_sanitizer=tool))

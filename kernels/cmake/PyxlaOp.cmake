@@ -1,11 +1,18 @@
 # pyxla_add_op(<op>): the folder <op>/ becomes the library lib<op>.so.
 #
 # *.cc are host sources, *.cu device sources (left out without a CUDA compiler). The library exports one symbol,
-# pyxla_op_table, and needs nothing but glibc, libstdc++ and, for its CUDA code, the driver. Beside it lies its manifest,
-# lib<op>.json, which manifest.cmake writes once the library has passed its checks.
+# pyxla_op_table, and needs nothing but glibc, libstdc++, what it wraps and, for its CUDA code, the driver. Beside it lies
+# its manifest, lib<op>.json, which manifest.cmake writes once the library has passed its checks.
+include(cmake/PyxlaTriton.cmake)
+include(cmake/PyxlaWrapped.cmake)
+
 function(pyxla_add_op op)
   file(GLOB sources CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}"
-       "${op}/*.h" "${op}/*.cuh" "${op}/*.cc" "${op}/*.cu" "common/*.h" "common/*.cuh" "cmake/*" "CMakeLists.txt")
+       "${op}/*.h" "${op}/*.cuh" "${op}/*.cc" "${op}/*.cu" "${op}/triton_kernels.py" "${op}/wrapped.json"
+       "common/*.h" "common/*.cuh" "cmake/*" "CMakeLists.txt")
+  file(GLOB_RECURSE vendored CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" "${op}/vendor/*")
+  list(FILTER sources EXCLUDE REGEX "/__pycache__$")
+  list(APPEND sources ${vendored})
 
   set(digest_source "${CMAKE_CURRENT_BINARY_DIR}/${op}_source_digest.cc")
   list(JOIN sources "|" sources_argument)
@@ -18,27 +25,42 @@ function(pyxla_add_op op)
     VERBATIM)
 
   set(compiled ${sources})
-  list(FILTER compiled INCLUDE REGEX "^${op}/.*\\.(cc|cu)$")
-  if(NOT PYXLA_HAVE_CUDA)
+  list(FILTER compiled INCLUDE REGEX "^${op}/[^/]*\\.(cc|cu)$")
+  set(with_cuda ${PYXLA_HAVE_CUDA})
+  set(architectures "${PYXLA_ARCHITECTURES_TEXT}")
+  set(compiler "${PYXLA_COMPILER_TEXT}")
+  set(generated "")
+  if(PYXLA_HAVE_CUDA AND "${op}/triton_kernels.py" IN_LIST sources)
+    pyxla_add_triton(${op}) # sets the four again
+  endif()
+  if(NOT with_cuda)
     list(FILTER compiled EXCLUDE REGEX "\\.cu$")
   endif()
-  add_library(${op} SHARED ${compiled} "${digest_source}")
+  add_library(${op} SHARED ${compiled} "${digest_source}" ${generated})
   target_compile_definitions(${op} PRIVATE
-    PYXLA_WITH_CUDA=$<BOOL:${PYXLA_HAVE_CUDA}>
-    "PYXLA_CUDA_ARCHITECTURES=\"${PYXLA_ARCHITECTURES_TEXT}\""
-    "PYXLA_COMPILER=\"${PYXLA_COMPILER_TEXT}\""
+    PYXLA_WITH_CUDA=$<BOOL:${with_cuda}>
+    "PYXLA_CUDA_ARCHITECTURES=\"${architectures}\""
+    "PYXLA_COMPILER=\"${compiler}\""
     "PYXLA_FLAGS_DIGEST=\"${PYXLA_FLAGS_DIGEST}\"")
   target_include_directories(${op} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
   target_include_directories(${op} SYSTEM PRIVATE "${PYXLA_FFI_INCLUDE_DIR}")
-  target_link_libraries(${op} PRIVATE $<$<BOOL:${PYXLA_HAVE_CUDA}>:CUDA::cudart_static>)
+  target_link_libraries(${op} PRIVATE $<$<BOOL:${with_cuda}>:CUDA::cudart_static>)
   target_link_options(${op} PRIVATE
     "LINKER:--version-script=${CMAKE_CURRENT_SOURCE_DIR}/cmake/exports.map")
+  set(wrapped "")
+  if(generated)
+    target_include_directories(${op} PRIVATE "${CMAKE_CURRENT_BINARY_DIR}/${op}_triton")
+  endif()
+  if("${op}/wrapped.json" IN_LIST sources)
+    set(wrapped "${CMAKE_CURRENT_SOURCE_DIR}/${op}/wrapped.json")
+    pyxla_wrap(${op} "${wrapped}" "${digest_source}")
+  endif()
   set_target_properties(${op} PROPERTIES LINK_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/cmake/exports.map")
   add_custom_command(
     TARGET ${op} POST_BUILD
     COMMAND "${CMAKE_COMMAND}" -D "OP=${op}" -D "LIBRARY=$<TARGET_FILE:${op}>" -D "DIGEST_SOURCE=${digest_source}"
-            -D "FFI_HEADER=${PYXLA_FFI_INCLUDE_DIR}/xla/ffi/api/c_api.h" -D "COMPILER=${PYXLA_COMPILER_TEXT}"
-            -D "FLAGS=${PYXLA_FLAGS_TEXT}" -D "ARCHITECTURES=${PYXLA_ARCHITECTURES_TEXT}"
+            -D "FFI_HEADER=${PYXLA_FFI_INCLUDE_DIR}/xla/ffi/api/c_api.h" -D "COMPILER=${compiler}"
+            -D "FLAGS=${PYXLA_FLAGS_TEXT}" -D "ARCHITECTURES=${architectures}" -D "WRAPPED=${wrapped}"
             -P "${CMAKE_CURRENT_SOURCE_DIR}/cmake/manifest.cmake"
     BYPRODUCTS "${PYXLA_LIBRARY_DIR}/lib${op}.json"
     VERBATIM)

@@ -1,5 +1,7 @@
-"""Prints what the build takes from installed wheels, for CMake: the folder of XLA's FFI headers; nvcc or NONE."""
+"""Prints what the build takes from installed wheels, for CMake: the folder of XLA's FFI headers; nvcc or NONE; Triton's
+version or NONE."""
 
+import importlib.metadata
 import importlib.util
 import pathlib
 import sys
@@ -18,4 +20,6 @@ if not headers:
         "hint: run through bin/devtool, which installs the locked wheels"
     )
 compilers = [folder / "cu13/bin/nvcc" for folder in package_folders("nvidia")]
-print(headers[0], next((path for path in compilers if path.is_file()), "NONE"), sep=";")
+nvcc = next((path for path in compilers if path.is_file()), "NONE")
+triton = importlib.metadata.version("triton") if package_folders("triton") else "NONE"
+print(headers[0], nvcc, triton, sep=";")

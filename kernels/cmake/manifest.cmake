@@ -2,9 +2,11 @@
 # A library that fails a check is removed: it would be taken for a good one.
 #
 # cmake -D OP=<op> -D LIBRARY=<file> -D DIGEST_SOURCE=<what source_digest.cmake wrote> -D FFI_HEADER=<XLA's c_api.h>
-#       -D COMPILER=<text> -D FLAGS=<text> -D ARCHITECTURES=<with commas between> -P manifest.cmake
+#       -D COMPILER=<text> -D FLAGS=<text> -D ARCHITECTURES=<with commas between> -D WRAPPED=<wrapped.json or nothing>
+#       -P manifest.cmake
 cmake_minimum_required(VERSION 3.24)
 include("${CMAKE_CURRENT_LIST_DIR}/fail.cmake")
+include("${CMAKE_CURRENT_LIST_DIR}/wrapped_fields.cmake")
 cmake_path(REPLACE_EXTENSION LIBRARY LAST_ONLY ".json" OUTPUT_VARIABLE manifest)
 cmake_path(GET LIBRARY FILENAME library_name)
 file(REMOVE "${manifest}")
@@ -47,6 +49,27 @@ file(STRINGS "${DIGEST_SOURCE}" source_digest REGEX "kSourceDigest.*=")
 string(REGEX REPLACE ".*\"(.*)\".*" "\\1" source_digest "${source_digest}")
 string(SHA256 flags_digest "${FLAGS}")
 file(SHA256 "${LIBRARY}" sha256)
+set(wrapped "null")
+if(WRAPPED)
+  pyxla_read_wrapped("${OP}" "${WRAPPED}")
+  set(file null)
+  set(digest null)
+  if(WRAPPED_LIBRARY)
+    quote(file "${WRAPPED_LIBRARY}")
+    file(SHA256 "${WRAPPED_FILE}" digest)
+    set(digest "\"${digest}\"")
+  endif()
+  quote(name "${WRAPPED_NAME}")
+  quote(version "${WRAPPED_VERSION}")
+  quote(licence "${WRAPPED_LICENCE}")
+  set(wrapped "{
+    \"library\": ${file},
+    \"licence\": ${licence},
+    \"name\": ${name},
+    \"sha256\": ${digest},
+    \"version\": ${version}
+  }")
+endif()
 # Renamed into place: a reader sees a whole manifest or none.
 file(WRITE "${manifest}.new" "{
   \"compiler\": ${compiler},
@@ -60,7 +83,8 @@ file(WRITE "${manifest}.new" "{
   \"library\": \"${library_name}\",
   \"op\": \"${OP}\",
   \"sha256\": \"${sha256}\",
-  \"source_digest\": \"${source_digest}\"
+  \"source_digest\": \"${source_digest}\",
+  \"wrapped\": ${wrapped}
 }
 ")
 file(RENAME "${manifest}.new" "${manifest}")

@@ -10,12 +10,13 @@
 
 #include "common/ffi.h"
 
-// Returns from the handler with the error of a failed check.
+/** Returns from the handler with the error of a failed check: `PYXLA_RETURN_IF_ERROR(CheckRank(...));` */
 #define PYXLA_RETURN_IF_ERROR(check) \
   if (::xla::ffi::Error pyxla_error = (check); pyxla_error.failure()) return pyxla_error
 
 namespace pyxla {
 
+/** The error in the one form, for a check that is not below; `expected` and `got` are what an ostream prints. */
 template <typename Expected, typename Got>
 ffi::Error Mismatch(const char* op, const char* argument, const Expected& expected, const Got& got) {
   std::ostringstream message;
@@ -23,6 +24,7 @@ ffi::Error Mismatch(const char* op, const char* argument, const Expected& expect
   return ffi::Error::InvalidArgument(message.str());
 }
 
+/** Dimensions as Python writes a tuple: `(3, 5)`, `(7,)`. */
 template <typename Dims>
 std::string ShapeText(const Dims& dims) {
   std::string text = "(";
@@ -31,7 +33,7 @@ std::string ShapeText(const Dims& dims) {
   return text + (count == 1 ? ",)" : ")");
 }
 
-// torch's name of the dtype, so that C++ and Python say the same.
+/** torch's name of the dtype, so that C++ and Python say the same. */
 inline const char* DtypeName(ffi::DataType dtype) {
   switch (dtype) {
     case ffi::PRED: return "bool";
@@ -44,10 +46,13 @@ inline const char* DtypeName(ffi::DataType dtype) {
     case ffi::BF16: return "bfloat16";
     case ffi::F32: return "float32";
     case ffi::F64: return "float64";
+    case ffi::F8E4M3FN: return "float8_e4m3fn";
+    case ffi::F8E5M2: return "float8_e5m2";
     default: return "another dtype";
   }
 }
 
+/** The buffer's dtype is one of `expected`. */
 inline ffi::Error CheckDtype(const char* op, const char* argument, const ffi::AnyBuffer& buffer,
                              std::initializer_list<ffi::DataType> expected) {
   std::string names;
@@ -58,11 +63,13 @@ inline ffi::Error CheckDtype(const char* op, const char* argument, const ffi::An
   return Mismatch(op, argument, "dtype " + names, DtypeName(buffer.element_type()));
 }
 
+/** The buffer has `expected` dimensions. */
 inline ffi::Error CheckRank(const char* op, const char* argument, const ffi::AnyBuffer& buffer, size_t expected) {
   if (buffer.dimensions().size() == expected) return ffi::Error::Success();
   return Mismatch(op, argument, "rank " + std::to_string(expected), "shape " + ShapeText(buffer.dimensions()));
 }
 
+/** The buffer's dimensions are `expected`, a range of int64_t such as another buffer's. */
 template <typename Dims>
 ffi::Error CheckShape(const char* op, const char* argument, const ffi::AnyBuffer& buffer, const Dims& expected) {
   const auto dims = buffer.dimensions();
@@ -70,9 +77,19 @@ ffi::Error CheckShape(const char* op, const char* argument, const ffi::AnyBuffer
   return Mismatch(op, argument, "shape " + ShapeText(expected), ShapeText(dims));
 }
 
+/** The buffer's dimensions are these: `CheckShape(kOp, "weight", weight, {hidden})`. */
 inline ffi::Error CheckShape(const char* op, const char* argument, const ffi::AnyBuffer& buffer,
                              std::initializer_list<int64_t> expected) {
   return CheckShape<std::initializer_list<int64_t>>(op, argument, buffer, expected);
+}
+
+/** An argument that the op updates in place is an operand and a result, in one buffer. */
+inline ffi::Error CheckInPlace(const char* op, const char* argument, const ffi::AnyBuffer& operand,
+                               const ffi::AnyBuffer& result) {
+  PYXLA_RETURN_IF_ERROR(CheckDtype(op, argument, result, {operand.element_type()}));
+  PYXLA_RETURN_IF_ERROR(CheckShape(op, argument, result, operand.dimensions()));
+  if (operand.element_count() == 0 || operand.untyped_data() == result.untyped_data()) return ffi::Error::Success();
+  return Mismatch(op, argument, "a result in the operand's buffer", "one in another buffer");
 }
 
 }  // namespace pyxla

@@ -10,6 +10,7 @@
 
 namespace pyxla {
 
+/** The error of a CUDA call with CUDA's own name and text; `PYXLA_CUDA_STATUS` fills in the place. */
 inline ffi::Error CudaStatus(const char* op, cudaError_t status, const char* expression, const char* file, int line) {
   if (status == cudaSuccess) return ffi::Error::Success();
   std::ostringstream message;
@@ -20,5 +21,6 @@ inline ffi::Error CudaStatus(const char* op, cudaError_t status, const char* exp
 
 }  // namespace pyxla
 
+/** A launch function's `cudaError_t` as the handler's result: `return PYXLA_CUDA_STATUS(kOp, LaunchRmsNorm(...));` */
 #define PYXLA_CUDA_STATUS(op, expression) ::pyxla::CudaStatus(op, (expression), #expression, __FILE__, __LINE__)
 #endif

@@ -6,14 +6,17 @@
 #include <type_traits>
 
 #include "common/ffi.h"
+#include "common/float_type.h"
 #include "common/multiversion.h"
 
 namespace pyxla {
 
+/** A float16 in host memory: its bits. */
 struct F16 {
   uint16_t bits;
 };
 
+/** A bfloat16 in host memory: its bits. */
 struct BF16 {
   uint16_t bits;
 };
@@ -21,18 +24,21 @@ struct BF16 {
 // Conversions by bits, without branches, so that loops over them become vector code on any machine. XLA's threads
 // flush subnormal floats to zero: no step below forms one.
 
+/** The float that has these bits. */
 PYXLA_INLINE float BitsToFloat(uint32_t bits) {
   float value;
   std::memcpy(&value, &bits, sizeof(value));
   return value;
 }
 
+/** The bits of a float. */
 PYXLA_INLINE uint32_t FloatToBits(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
   return bits;
 }
 
+/** The value as float; exact. */
 PYXLA_INLINE float ToFloat(float value) { return value; }
 
 PYXLA_INLINE float ToFloat(BF16 value) { return BitsToFloat(static_cast<uint32_t>(value.bits) << 16); }
@@ -47,6 +53,7 @@ PYXLA_INLINE float ToFloat(F16 value) {
   return BitsToFloat((exponent == 0 ? subnormal : normal) | static_cast<uint32_t>(value.bits & 0x8000) << 16);
 }
 
+/** The value in T (float, BF16, F16), rounded to nearest even; a NaN stays one. */
 template <typename T>
 PYXLA_INLINE T FromFloat(float value);
 
@@ -107,7 +114,7 @@ inline void ConvertByInstruction(const float*, F16*, int64_t, int64_t&) {}
 inline bool HasConvertInstruction() { return false; }
 #endif
 
-// to[i] = from[i] for i in [0, n), rounded where it must be.
+/** to[i] = from[i] for i in [0, n), rounded where it must be. */
 template <typename From, typename To>
 PYXLA_INLINE void Convert(const From* __restrict from, To* __restrict to, int64_t n) {
   int64_t begin = 0;
@@ -117,20 +124,34 @@ PYXLA_INLINE void Convert(const From* __restrict from, To* __restrict to, int64_
   for (int64_t i = begin; i < n; ++i) to[i] = FromFloat<To>(ToFloat(from[i]));
 }
 
+/** Hands a type to a generic lambda: `using T = typename decltype(tag)::type`. */
 template <typename T>
 struct DtypeTag {
   using type = T;
 };
 
-// Calls `body` with the C++ type of a checked dtype: DispatchFloat(dtype, [&](auto tag) { using T = typename
-// decltype(tag)::type; ... }). Precondition: dtype is F32, BF16 or F16 (CheckDtype).
+/**
+ * Calls `body` with the C++ type of the dtype:
+ * `DispatchFloat(dtype, [&](auto tag) { using T = typename decltype(tag)::type; ... })`.
+ */
 template <typename Body>
-auto DispatchFloat(ffi::DataType dtype, Body&& body) {
+auto DispatchFloat(FloatType dtype, Body&& body) {
   switch (dtype) {
-    case ffi::F16: return body(DtypeTag<F16>());
-    case ffi::BF16: return body(DtypeTag<BF16>());
+    case FloatType::kFloat16: return body(DtypeTag<F16>());
+    case FloatType::kBFloat16: return body(DtypeTag<BF16>());
     default: return body(DtypeTag<float>());
   }
+}
+
+/** XLA's dtype by the name that device code shares. It must be F32, BF16 or F16 (CheckDtype). */
+inline FloatType FloatTypeOf(ffi::DataType dtype) {
+  return dtype == ffi::F16 ? FloatType::kFloat16 : dtype == ffi::BF16 ? FloatType::kBFloat16 : FloatType::kFloat32;
+}
+
+/** The same for XLA's dtype, which must be F32, BF16 or F16 (CheckDtype). */
+template <typename Body>
+auto DispatchFloat(ffi::DataType dtype, Body&& body) {
+  return DispatchFloat(FloatTypeOf(dtype), body);
 }
 
 }  // namespace pyxla

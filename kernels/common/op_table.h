@@ -1,5 +1,7 @@
 // The table by which a library says what it holds. pyxla reads it through the one exported C symbol,
 // `pyxla_op_table`, and mirrors this layout in pyxla/op_table.py: change both, and kOpTableVersion, together.
+//
+// PYXLA_WITH_CUDA is 1 in a build with nvcc, else 0; the build sets it.
 #pragma once
 
 #include <cstddef>
@@ -13,18 +15,22 @@
 
 namespace pyxla {
 
+/** Of the layout below; pyxla takes no other. */
 inline constexpr int32_t kOpTableVersion = 2;
 
-// One target on one platform. A stage that is not used is null; `execute` never is.
+/** One target on one platform. A stage that is not used is null; `execute` never is. */
 struct Handler {
-  const char* target;    // the custom_call_target in the HLO: xla_gpu_<op>
-  const char* platform;  // "Host" or "CUDA"
+  /** The custom_call_target in the HLO: `xla_gpu_<op>`. */
+  const char* target;
+  /** "Host" or "CUDA". */
+  const char* platform;
   XLA_FFI_Handler* instantiate;
   XLA_FFI_Handler* prepare;
   XLA_FFI_Handler* initialize;
   XLA_FFI_Handler* execute;
 };
 
+/** What a library says of itself. */
 struct OpTable {
   size_t struct_size;
   int32_t version;
@@ -45,9 +51,13 @@ extern const char kSourceDigest[];
 }  // namespace pyxla
 
 // Lines of the table. A host-only build leaves the CUDA lines out.
+
+/** The line of a handler for XLA's CPU. */
 #define PYXLA_HOST_HANDLER(target, execute) {target, "Host", nullptr, nullptr, nullptr, execute},
 #if PYXLA_WITH_CUDA
+/** The line of a handler for CUDA; nothing in a build without it. */
 #define PYXLA_CUDA_HANDLER(target, execute) {target, "CUDA", nullptr, nullptr, nullptr, execute},
+/** The same with the stages that XLA runs before; null is none. */
 #define PYXLA_CUDA_HANDLER_STAGES(target, instantiate, prepare, initialize, execute) \
   {target, "CUDA", instantiate, prepare, initialize, execute},
 #else
@@ -55,9 +65,12 @@ extern const char kSourceDigest[];
 #define PYXLA_CUDA_HANDLER_STAGES(target, instantiate, prepare, initialize, execute)
 #endif
 
-// Defines the table of the library. Once per op, at file scope, no comma between the lines:
-//   PYXLA_OP_TABLE(rms_norm, PYXLA_HOST_HANDLER("xla_gpu_rms_norm", kHost)
-//                            PYXLA_CUDA_HANDLER("xla_gpu_rms_norm", kCuda))
+/**
+ * Defines the table of the library. Once per op, at file scope, no comma between the lines::
+ *
+ *   PYXLA_OP_TABLE(rms_norm, PYXLA_HOST_HANDLER("xla_gpu_rms_norm", kHost)
+ *                            PYXLA_CUDA_HANDLER("xla_gpu_rms_norm", kCuda))
+ */
 #define PYXLA_OP_TABLE(op, handler_lines)                                                        \
   extern "C" __attribute__((visibility("default"))) const pyxla::OpTable* pyxla_op_table() {     \
     static const pyxla::Handler handlers[] = {handler_lines};                                    \

@@ -12,10 +12,12 @@
 
 namespace pyxla {
 
-// Runs body(begin, end) over [0, n) in pieces of at most `grain` and returns when all are done. `body` must not throw.
-//
-// The calling thread takes pieces too and waits only for pieces that a thread has already begun: so the loop ends even
-// when the handler itself runs on the pool's last free thread.
+/**
+ * Runs body(begin, end) over [0, n) in pieces of at most `grain` and returns when all are done. `body` must not throw.
+ *
+ * The calling thread takes pieces too and waits only for pieces that a thread has already begun: so the loop ends even
+ * when the handler itself runs on the pool's last free thread.
+ */
 template <typename Body>
 void ParallelFor(ffi::ThreadPool& pool, int64_t n, int64_t grain, const Body& body) {
   grain = std::max<int64_t>(grain, 1);

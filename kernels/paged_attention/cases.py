@@ -1,137 +1,38 @@
-"""Inputs of paged_attention, for its test and its benchmark; each with its reason."""
+"""Inputs of paged_attention and paged_attention_lse, for their test and benchmark; each with its reason."""
 
 import math
 from collections.abc import Iterable
-from itertools import pairwise
+from functools import partial
 
 import torch
+from pyxla_kernels.paged_attention.batches import arguments, integers, torch_attention
+from pyxla_kernels.paged_attention.benches import BENCHES  # noqa: F401 - devtool bench looks for it here
 
 from pyxla.testing import BadInput, Case
 
-F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
+F32, BF16, F16, F8 = torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn
 
 # (new tokens, context) of each sequence.
 RAGGED = ((1, 97), (40, 40), (1, 16), (0, 33), (17, 50), (1, 1), (5, 130), (0, 0))
-
-
-def arguments(
-    generator: torch.Generator,
-    lengths: Iterable[tuple[int, int]],
-    dtype: torch.dtype,
-    *,
-    heads: tuple[int, int] = (8, 2),
-    d: int = 64,
-    block_size: int = 16,
-    merged: bool = False,
-    padding: tuple[int, int] = (0, 0),
-    spread: float = 1.0,
-    scale: float | None = None,
-    sliding_window: int | None = None,
-    soft_cap: float | None = None,
-) -> dict:
-    """A ragged batch whose sequences come in an order of the generator's, so that every seed has other lengths.
-
-    All that no token may see is NaN or out of range: slots of the cache, entries of the block tables before the window
-    and behind the context, and everything in padding rows and sequences. The last key and the first one in sight get a
-    large value, and each head its own offset: a range that is off by one, or a wrong head, shows.
-
-    Args:
-        lengths: (new tokens, context) of each sequence.
-        heads: query and kv heads.
-        merged: the cache's last two dimensions in one.
-        padding: rows and sequences behind the last one in use.
-        spread: factor of the query; the logits' standard deviation.
-    """
-    lengths = list(lengths)
-    lengths = [lengths[i] for i in torch.randperm(len(lengths), generator=generator)]
-    (heads, kv_heads), (more_rows, more_seqs) = heads, padding
-    counts = [-(-context // block_size) for _, context in lengths]
-    blocks, max_blocks = sum(counts) + 2, max([0, *counts]) + 1
-    ids = torch.randperm(blocks, generator=generator)
-
-    tokens = sum(new for new, _ in lengths)
-    query = torch.full((tokens + more_rows, heads, d), torch.nan)
-    query[:tokens] = spread * torch.randn(tokens, heads, d, generator=generator)
-    cache = torch.full((2, blocks, block_size, kv_heads, d), torch.nan)
-    tables = torch.full((len(lengths) + more_seqs, max_blocks), -(2**31), dtype=torch.int32)
-    for seq, (new, context) in enumerate(lengths):
-        first = 0 if sliding_window is None else max(0, context - new + 1 - sliding_window)
-        used = range(first // block_size, -(-context // block_size)) if new else range(0)
-        for index in used:
-            tables[seq, index] = ids[sum(counts[:seq]) + index]
-        if new:
-            seen = torch.arange(first, context)
-            slots = tables[seq, seen // block_size].long(), seen % block_size
-            cache[:, *slots] = torch.randn(2, len(seen), kv_heads, d, generator=generator)
-            cache[1, *slots] += torch.arange(kv_heads)[:, None]
-            for end in (0, -1):
-                cache[1, slots[0][end], slots[1][end]] += 8
-
-    starts = [0]
-    for new, _ in lengths:
-        starts.append(starts[-1] + new)
-    return {
-        "query": query.to(dtype),
-        "kv_cache": (cache.flatten(3) if merged else cache).to(dtype),
-        "context_lens": integers(*(context for _, context in lengths), *[-5] * more_seqs),
-        "block_tables": tables,
-        "query_start_loc": integers(*starts, *[-1] * more_seqs),
-        "num_seqs": integers(len(lengths)),
-        "scale": 1 / math.sqrt(d) if scale is None else scale,
-        "sliding_window": sliding_window,
-        "soft_cap": soft_cap,
-    }
-
-
-def integers(*values: int) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32)
-
-
-def sequences(a: dict) -> Iterable[tuple[slice, int, torch.Tensor, torch.Tensor]]:
-    """Rows of the query, first position in sight, keys and values of each sequence, gathered; a fixed batch's loops."""
-    query, cache, window = a["query"], a["kv_cache"], a["sliding_window"]
-    cache = cache.unflatten(3, (-1, query.shape[2])) if cache.dim() == 4 else cache
-    starts, lengths = a["query_start_loc"].tolist(), a["context_lens"].tolist()
-    for seq, (start, end) in enumerate(pairwise(starts[: int(a["num_seqs"]) + 1])):
-        if end > start:
-            first = 0 if window is None else max(0, lengths[seq] - (end - start) + 1 - window)
-            positions = torch.arange(first, lengths[seq])
-            blocks = a["block_tables"][seq, positions // cache.shape[2]].long()
-            keys, values = cache[:, blocks, positions % cache.shape[2]]
-            yield slice(start, end), first, keys, values
-
-
-def torch_attention(**a) -> torch.Tensor:
-    """torch's scaled_dot_product_attention on the gathered keys and values, a sequence at a time; no soft cap."""
-    query, window = a["query"], a["sliding_window"]
-    out = torch.zeros_like(query)
-    for rows, _, keys, values in sequences(a):
-        new, context, group = rows.stop - rows.start, len(keys), query.shape[1] // keys.shape[1]
-        keys, values = (t.transpose(0, 1)[None].contiguous() for t in (keys, values))
-        if new == 1:
-            # All keys are seen: the heads of a group are the rows of one product.
-            grouped = query[rows].unflatten(1, (-1, group))
-            result = torch.nn.functional.scaled_dot_product_attention(grouped, keys, values, scale=a["scale"])
-            out[rows] = result.flatten(1, 2)
-            continue
-        distance = torch.arange(context - new, context)[:, None] - torch.arange(context)
-        seen = (distance >= 0) & (distance < (window or context))
-        causal = new == context and (window is None or window >= context)
-        out[rows] = torch.nn.functional.scaled_dot_product_attention(
-            query[rows].transpose(0, 1)[None],
-            keys.repeat_interleave(group, dim=1),
-            values.repeat_interleave(group, dim=1),
-            attn_mask=None if causal else torch.zeros(seen.shape, dtype=query.dtype).masked_fill(~seen, -torch.inf),
-            is_causal=causal,
-            scale=a["scale"],
-        )[0].transpose(0, 1)
-    return out
+# Three ranges of keys on the host, whose shares are merged.
+LONG = ((1, 2100), (3, 1025))
+# All options at once: each has its place in the order of the others.
+ALL_OPTIONS = {
+    "soft_cap": 5.0,
+    "alibi": True,
+    "sliding_window": 30,
+    "sinks": True,
+    "cache_dtype": F8,
+    "scaled": True,
+    "padding": (3, 2),
+}
 
 
 def case(name: str, why: str, lengths: Iterable[tuple[int, int]], dtype: torch.dtype, **options) -> Case:
     """A case whose peer is torch's attention where that has all that the case needs."""
-    roundings = options.pop("roundings", 16)
-    peer = None if "soft_cap" in options else torch_attention
+    roundings, has_lse = options.pop("roundings", 16), options.pop("has_lse", False)
+    has_peer = not has_lse and not options.keys() & {"soft_cap", "alibi", "sinks", "cache_dtype"}
+    peer = torch_attention if has_peer else None
     return Case(name, why, lambda g: arguments(g, lengths, dtype, **options), peer=peer, roundings=roundings)
 
 
@@ -161,6 +62,9 @@ CASES = [
     case("d-8", "one vector of a row, one lane of a warp", RAGGED, F32, d=8),
     case("d-72", "nine eighths: an odd number of vectors, idle lanes", RAGGED, BF16, d=72),
     case("d-80", "ten eighths", RAGGED, F16, d=80),
+    case("d-96-page-64", "twelve eighths; a block of half the host's tile", RAGGED, BF16, d=96, block_size=64),
+    case("d-112", "fourteen eighths", RAGGED, F32, d=112),
+    case("d-120", "fifteen eighths: one lane of 16 idle", RAGGED, BF16, d=120),
     case("d-128-heads-32-8", "the usual large model", ((1, 70), (12, 30)), BF16, d=128, heads=(32, 8)),
     case("d-192", "more than four vectors of 32, not a power of two", ((1, 70), (9, 9)), F32, d=192, heads=(4, 2)),
     case("d-256", "the largest head", ((1, 70), (9, 40)), F32, d=256, heads=(4, 1)),
@@ -174,8 +78,8 @@ CASES = [
         "merged", "the cache's last dimensions merged: [2, blocks, block_size, kv_heads * d]", RAGGED, F32, merged=True
     ),
     case("long-prefill", "720 rows, 180 keys: several tiles of both, the diagonal across them", ((180, 180),), F32),
-    case("long-decode", "three ranges of keys, whose shares are merged", ((1, 2100), (3, 1025)), F32, block_size=32),
-    case("long-decode-bf16", "as above, rounded once at the end", ((1, 2100), (3, 1025)), BF16, block_size=32),
+    case("long-decode", "three ranges of keys, whose shares are merged", LONG, F32, block_size=32),
+    case("long-decode-bf16", "as above, rounded once at the end", LONG, BF16, block_size=32),
     case("window-1", "a token sees itself alone: the result is its own value", RAGGED, F32, sliding_window=1),
     case("window-7", "shorter than a block of rows, and than a page", RAGGED, F16, sliding_window=7),
     case("window-50", "shorter, equal and longer than a context; skips whole blocks", RAGGED, F32, sliding_window=50),
@@ -193,10 +97,37 @@ CASES = [
     ),
     case("scale-0", "scale 0.0 is a value: the mean of what a token sees", RAGGED, F32, scale=0.0),
     case("scale-negative", "the largest logit belongs to the smallest product", RAGGED, F32, scale=-0.2),
+    case("alibi", "a bias by distance: zero, steep, flat and negative slopes", RAGGED, F32, alibi=True),
+    case("alibi-long-decode", "distances across ranges of keys", LONG, BF16, alibi=True),
+    case("alibi-cap-window", "the cap comes before the bias", RAGGED, F32, alibi=True, soft_cap=1.0, sliding_window=20),
+    case("sinks", "one more logit: huge, usual and absent ones", RAGGED, F32, sinks=True),
+    case("sinks-long-decode", "ranges that are merged, and one sink for them all", LONG, F16, sinks=True),
+    case("sinks-cap-scale", "neither scale nor cap is for the sink", RAGGED, F32, sinks=True, soft_cap=0.5, scale=3.0),
+    case("f8-bf16", "a cache of float8, its scale 1", RAGGED, BF16, cache_dtype=F8),
+    case("f8-f16-scaled", "as above, scales of each head", RAGGED, F16, cache_dtype=F8, scaled=True),
+    case("f8-f32-merged", "rows of the cache of 48 bytes", RAGGED, F32, cache_dtype=F8, scaled=True, d=24, merged=True),
+    case("f8-long-decode", "scales and ranges", LONG, BF16, cache_dtype=F8, scaled=True, heads=(32, 8), d=128),
+    case("all-options", "cap, bias, window, sinks, float8, padding: in their order", RAGGED, F32, **ALL_OPTIONS),
+    case("all-options-bf16", "as above; d 256, a group of five", RAGGED, BF16, d=256, heads=(5, 1), **ALL_OPTIONS),
     Case("shared-prefix", "block ids repeat across sequences", shared_prefix, peer=torch_attention),
     case("no-new-tokens", "sequences alone, no row", ((0, 0), (0, 20)), F32),
     case("padding-only", "num_seqs 0: every row is zero", (), F32, padding=(4, 3)),
     case("empty-batch", "no sequence, no row", (), BF16),
+]
+
+
+lse_case = partial(case, has_lse=True)
+
+LSE_CASES = [
+    lse_case("lse-f32", "every kind of sequence; padding rows have -inf", RAGGED, F32, padding=(3, 2)),
+    lse_case("lse-bf16", "float32 beside a result of bfloat16; a group of six", RAGGED, BF16, heads=(6, 1)),
+    lse_case("lse-long-decode", "sums of ranges, merged", LONG, F16),
+    lse_case("lse-context-1", "no sum: the logit itself", ((1, 1), (0, 0), (1, 1), (2, 2)), F32, d=120),
+    lse_case("lse-large-logits", "e^x of a logit overflows", RAGGED, F32, spread=30.0, roundings=400),
+    lse_case("lse-sinks-long-decode", "the sink joins the sum once", LONG, F32, sinks=True),
+    lse_case("lse-all-options", "cap, bias, window, sinks, float8, padding", RAGGED, BF16, **ALL_OPTIONS),
+    lse_case("lse-padding-only", "num_seqs 0: zero and -inf", (), F32, padding=(4, 3)),
+    lse_case("lse-empty-batch", "no sequence, no row", (), BF16),
 ]
 
 
@@ -212,6 +143,9 @@ def changed(dtype: torch.dtype = F32, **changes) -> dict:
         "scale": 0.125,
         "sliding_window": None,
         "soft_cap": None,
+        "alibi_slopes": None,
+        "sinks": None,
+        "kv_scales": None,
     } | changes
 
 
@@ -242,7 +176,7 @@ BAD_INPUTS = [
     bad("a last dimension of 8, 16, ... 256", "12", query=size(6, 8, 12)),
     bad("a last dimension of 8, 16, ... 256", "264", query=size(6, 8, 264)),
     bad("a last dimension of 8, 16, ... 256", "0", query=size(6, 8, 0)),
-    bad("dtype float32", "float16", kv_cache=size(2, 64, 8, 2, 64).half()),
+    bad("dtype float32 or float8_e4m3fn", "float16", kv_cache=size(2, 64, 8, 2, 64).half()),
     bad("rank 4 or 5", "shape (2, 64, 1024)", kv_cache=size(2, 64, 1024)),
     bad("a first dimension of 2, keys and values", "1", kv_cache=size(1, 64, 8, 2, 64)),
     bad("a block size in [1, 256]", "257", kv_cache=size(2, 4, 257, 2, 64)),
@@ -261,6 +195,14 @@ BAD_INPUTS = [
     bad("shape (4,)", "(3,)", query_start_loc=integers(0, 2, 6)),
     bad("dtype int32", "int64", num_seqs=torch.tensor([3])),
     bad("shape (1,)", "()", num_seqs=integers(3)[0]),
+    bad("dtype float32 or float8_e4m3fn", "float8_e5m2", kv_cache=size(2, 64, 8, 2, 64).to(torch.float8_e5m2)),
+    bad("dtype float32", "bfloat16", alibi_slopes=size(8).bfloat16()),
+    bad("shape (8,)", "(2,)", alibi_slopes=size(2)),
+    bad("dtype float32", "int32", sinks=size(8).int()),
+    bad("shape (8,)", "(8, 1)", sinks=size(8, 1)),
+    bad("dtype float32", "float16", kv_scales=size(2, 2).half(), kv_cache=size(2, 64, 8, 2, 64).to(F8)),
+    bad("shape (2, 2)", "(2, 8)", kv_scales=size(2, 8), kv_cache=size(2, 64, 8, 2, 64).to(F8)),
+    bad("none, as kv_cache is not float8_e4m3fn", "a tensor", kv_scales=size(2, 2)),
     bad("a finite number", "nan", scale=math.nan),
     bad("a finite number", "inf", scale=math.inf),
     bad("a count of 1 or more", "0", sliding_window=0),

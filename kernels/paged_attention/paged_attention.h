@@ -1,13 +1,19 @@
-// out[t][h] = sum_j softmax_j(cap(scale * query[t][h] . key[j][h / group])) * value[j][h / group], group = heads /
-// kv_heads
+// out[t][h] = sum_j softmax_j(logit[t][h][j]) * value[j][h / group], group = heads / kv_heads
+// logit[t][h][j] = cap(scale * query[t][h] . key[j][h / group]) + alibi_slopes[h] * (position of j - position of t)
+// lse[t][h] = log(sum_j e^logit[t][h][j])
 //
 //   query:           [tokens, heads, head_dim], T, contiguous, read
-//   kv_cache:        [2, blocks, block_size, kv_heads, head_dim], T, contiguous, read; [0] keys, [1] values
+//   kv_cache:        [2, blocks, block_size, kv_heads, head_dim], T or float8 (e4m3fn), contiguous, read; [0] keys, [1]
+//                    values
 //   context_lens:    [seqs], int32, read; tokens of each sequence in the cache, the new ones included
 //   block_tables:    [seqs, max_blocks], int32, read; position j of a sequence lies in block table[j / block_size]
 //   query_start_loc: [seqs + 1], int32, read; the new tokens of sequence s are rows [loc[s], loc[s + 1]) of query
-//   num_seqs:        [1], int32, read; sequences and rows past it are padding, their output is zero
+//   num_seqs:        [1], int32, read; sequences and rows past it are padding: their output is zero, their lse -inf
+//   alibi_slopes:    [heads], float, read
+//   sinks:           [heads], float, read; one more logit of each head in the softmax and in lse, without a value
+//   kv_scales:       [2, kv_heads], float, read; factors of the stored keys and values
 //   out:             [tokens, heads, head_dim], T, contiguous, written
+//   lse:             [tokens, heads], float, contiguous, written
 //
 // The new tokens are the last ones of their context. A token at position i sees positions (i - window, i], and nothing
 // else is ever multiplied in, not even by zero: what other slots hold, NaN included, cannot leak. cap(x) = x without a
@@ -26,7 +32,7 @@
 
 namespace paged_attention {
 
-enum class Dtype { kFloat32, kBFloat16, kFloat16 };
+enum class Dtype { kFloat32, kBFloat16, kFloat16, kFloat8E4M3 };
 
 inline constexpr int kMaxHeadDim = 256;
 inline constexpr int kMaxBlockSize = 256;
@@ -39,7 +45,12 @@ struct Params {
   const int32_t* block_tables;
   const int32_t* query_start_loc;
   const int32_t* num_seqs;
+  const float* alibi_slopes;  // null: none
+  const float* sinks;         // null: none
+  const float* kv_scales;     // null: all ones
   void* out;
+  float* lse;       // null: not wanted
+  void* workspace;  // CUDA only: WorkspaceBytes of it, 128-byte aligned, any contents
   int64_t tokens, heads, kv_heads, head_dim;
   int64_t blocks, block_size;
   int64_t seqs, max_blocks;
@@ -47,6 +58,7 @@ struct Params {
   float scale;
   float soft_cap;  // 0: none
   Dtype dtype;
+  Dtype kv_dtype;  // as dtype, or kFloat8E4M3
 };
 
 // Runs body(begin, end) over [0, n) in pieces of at most `grain`, on any threads, and returns when all are done.
@@ -62,6 +74,9 @@ void PagedAttentionHost(const Params& params, const ParallelFor& parallel_for);
 #include <cuda_runtime_api.h>
 
 namespace paged_attention {
+
+// Follows from shapes and dtypes; workspace_bytes in paged_attention.py computes the same.
+int64_t WorkspaceBytes(const Params& params);
 
 cudaError_t LaunchPagedAttention(cudaStream_t stream, const Params& params);
 

@@ -15,6 +15,11 @@ namespace {
 using pyxla::BF16;
 using pyxla::F16;
 
+// Eight bits: sign, four of exponent, three of mantissa; 0x7f is NaN, and there is no infinity.
+struct F8E4M3 {
+  uint8_t bits;
+};
+
 // So many rows share the keys and values that were loaded and converted for them.
 constexpr int kTileRows = 96;
 constexpr int kTileKeys = 128;
@@ -35,12 +40,27 @@ struct Tile {
   static constexpr int64_t kWhole = -1;
 
   int64_t Position(int row) const { return first_position + (first_row + row) / group; }
-  // Of a row in query and out.
-  int64_t Offset(const Params& p, int row) const {
-    const int64_t token = first_token + (first_row + row) / group;
-    return (token * p.heads + kv_head * group + (first_row + row) % group) * p.head_dim;
+  int64_t Head(int row) const { return kv_head * group + (first_row + row) % group; }
+  // Of a row in lse; times head_dim in query and out.
+  int64_t Index(const Params& p, int row) const {
+    return (first_token + (first_row + row) / group) * p.heads + Head(row);
   }
 };
+
+// The softmax of a row after its last key: the sink joins, and the logarithm of the sum is stored. Returns the factor
+// that makes the sum of weight * value the result.
+float FinishSoftmax(const Params& p, const Tile& tile, int row, float max, float sum) {
+  float share = 1;
+  if (p.sinks != nullptr) {
+    const float sink = p.sinks[tile.Head(row)], both = std::max(max, sink);
+    const float shift = both == -INFINITY ? 0 : both;
+    share = std::exp(max - shift);
+    sum = sum * share + std::exp(sink - shift);
+    max = both;
+  }
+  if (p.lse != nullptr) p.lse[tile.Index(p, row)] = max + std::log(sum);
+  return share / sum;
+}
 
 // A share holds, for each row, the largest logit, the sum of the weights and the sum of weight * value.
 int64_t ShareFloats(const Params& p, const Tile& tile) { return tile.rows * (p.head_dim + 2); }
@@ -110,24 +130,33 @@ namespace {
 
 using AttendFunction = void (*)(const Params&, const Tile&, float* buffer, float* shares);
 
-template <typename T>
+template <typename T, typename Cache>
 AttendFunction SelectInstructionSet(int64_t head_dim) {
 #if defined(__x86_64__)
   const bool has_avx2 =
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  if (has_avx2 && __builtin_cpu_supports("avx512f") && head_dim % 16 == 0) return avx512::AttendTile<T>;
-  if (has_avx2) return avx2::AttendTile<T>;
+  if (has_avx2 && __builtin_cpu_supports("avx512f") && head_dim % 16 == 0) return avx512::AttendTile<T, Cache>;
+  if (has_avx2) return avx2::AttendTile<T, Cache>;
 #endif
-  return baseline::AttendTile<T>;
+  return baseline::AttendTile<T, Cache>;
+}
+
+// Calls body with a value of the query's type.
+template <typename Body>
+auto DispatchDtype(Dtype dtype, const Body& body) {
+  switch (dtype) {
+    case Dtype::kBFloat16: return body(BF16());
+    case Dtype::kFloat16: return body(F16());
+    default: return body(float());
+  }
 }
 
 AttendFunction Select(const Params& p) {
-  switch (p.dtype) {
-    case Dtype::kBFloat16: return SelectInstructionSet<BF16>(p.head_dim);
-    case Dtype::kFloat16: return SelectInstructionSet<F16>(p.head_dim);
-    case Dtype::kFloat32: break;
-  }
-  return SelectInstructionSet<float>(p.head_dim);
+  return DispatchDtype(p.dtype, [&](auto value) {
+    using T = decltype(value);
+    if (p.kv_dtype == Dtype::kFloat8E4M3) return SelectInstructionSet<T, F8E4M3>(p.head_dim);
+    return SelectInstructionSet<T, T>(p.head_dim);
+  });
 }
 
 // How the work is cut depends on each sequence alone: so does the order of a row's additions.
@@ -197,8 +226,9 @@ void MergeShares(const Params& p, const Merge& merge, const float* shares) {
       sum += weight * share[1];
       for (int64_t j = 0; j < d; ++j) out[j] += weight * share[2 + j];
     }
-    T* to = static_cast<T*>(p.out) + merge.tile.Offset(p, row);
-    for (int64_t j = 0; j < d; ++j) to[j] = pyxla::FromFloat<T>(out[j] / sum);
+    const float factor = FinishSoftmax(p, merge.tile, row, max, sum);
+    T* to = static_cast<T*>(p.out) + merge.tile.Index(p, row) * d;
+    for (int64_t j = 0; j < d; ++j) to[j] = pyxla::FromFloat<T>(out[j] * factor);
   }
 }
 
@@ -223,18 +253,15 @@ void PagedAttentionHost(const Params& p, const ParallelFor& parallel_for) {
   });
   parallel_for(plan.merges.size(), 16, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      switch (p.dtype) {
-        case Dtype::kFloat32: MergeShares<float>(p, plan.merges[i], shares.get()); break;
-        case Dtype::kBFloat16: MergeShares<BF16>(p, plan.merges[i], shares.get()); break;
-        case Dtype::kFloat16: MergeShares<F16>(p, plan.merges[i], shares.get()); break;
-      }
+      DispatchDtype(p.dtype, [&](auto value) { MergeShares<decltype(value)>(p, plan.merges[i], shares.get()); });
     }
   });
 
   // Rows past the last sequence are padding.
   const int64_t row_bytes = p.heads * p.head_dim * (p.dtype == Dtype::kFloat32 ? 4 : 2);
   const int64_t used = p.query_start_loc[p.num_seqs[0]];
-  if (used < p.tokens) std::memset(static_cast<char*>(p.out) + used * row_bytes, 0, (p.tokens - used) * row_bytes);
+  std::memset(static_cast<char*>(p.out) + used * row_bytes, 0, (p.tokens - used) * row_bytes);
+  if (p.lse != nullptr) std::fill(p.lse + used * p.heads, p.lse + p.tokens * p.heads, -INFINITY);
 }
 
 }  // namespace paged_attention

@@ -59,7 +59,24 @@ PA_INLINE Vec Load(const F16* from) {
 #endif
 }
 
+PA_INLINE Vec Load(const F8E4M3* from) {
+  typedef uint8_t ByteVec __attribute__((vector_size(kLanes)));
+  ByteVec bytes;
+  __builtin_memcpy(&bytes, from, sizeof(bytes));
+  const IntVec bits = __builtin_convertvector(bytes, IntVec), magnitude = bits & 0x7f;
+  // A subnormal is a fraction of 2^-6: form 2^-6 + fraction, then take 2^-6 away, as subnormal floats are flushed.
+  const Vec subnormal = Bits<Vec>((magnitude << 20) + (121 << 23)) - 0x1p-6f;
+  const IntVec normal = magnitude == 0x7f ? IntVec{} + 0x7fc00000 : (magnitude << 20) + (120 << 23);
+  return Bits<Vec>((magnitude < 8 ? Bits<IntVec>(subnormal) : normal) | (bits & 0x80) << 24);
+}
+
 PA_INLINE void Store(float* to, Vec value) { __builtin_memcpy(to, &value, sizeof(value)); }
+
+PA_INLINE Vec LaneNumbers() {
+  Vec numbers;
+  for (int lane = 0; lane < kLanes; ++lane) numbers[lane] = static_cast<float>(lane);
+  return numbers;
+}
 
 PA_INLINE Vec Max(Vec a, Vec b) { return a > b ? a : b; }
 

@@ -51,13 +51,14 @@ PA_FUNCTION void LoadValues(const T* cache, const T* next_cache, const int64_t* 
 }
 
 // Online softmax of one row: logits [begin, end) become weights relative to the row's largest logit so far; what the
-// row has summed up before is scaled to the new maximum.
-PA_FUNCTION void UpdateSoftmax(const Params& p, float* logits, int begin, int end, float* row_max, float* row_sum,
-                               float* out, int64_t out_width) {
+// row has summed up before is scaled to the new maximum. `distance` is from the row's position to that of logits[0].
+PA_FUNCTION void UpdateSoftmax(const Params& p, float scale, float slope, int64_t distance, float* logits, int begin,
+                               int end, float* row_max, float* row_sum, float* out, int64_t out_width) {
   const int first = begin / kLanes * kLanes;
   for (int i = first; i < end; i += kLanes) {
-    Vec x = Load(logits + i) * p.scale;
+    Vec x = Load(logits + i) * scale;
     if (p.soft_cap > 0) x = Tanh(x / p.soft_cap) * p.soft_cap;
+    if (slope != 0) x += (static_cast<float>(distance + i) + LaneNumbers()) * slope;
     Store(logits + i, x);
   }
 
@@ -94,8 +95,8 @@ PA_FUNCTION void AddValues(int count, const Scratch& scratch, int r, int from, i
 }
 
 // A block of up to kRows rows against the keys in the scratch, which start at position `key`.
-PA_FUNCTION void AttendRows(const Params& p, const Tile& tile, const Scratch& scratch, int row, int64_t key,
-                            int key_count) {
+PA_FUNCTION void AttendRows(const Params& p, const Tile& tile, const Scratch& scratch, float scale, int row,
+                            int64_t key, int key_count) {
   const int64_t d = p.head_dim, width = (d + kPanel - 1) / kPanel * kPanel;
   const int count = std::min(kRows, tile.rows - row), last = count - 1;
 
@@ -118,8 +119,9 @@ PA_FUNCTION void AttendRows(const Params& p, const Tile& tile, const Scratch& sc
   float* out = scratch.out + row * width;
   for (int r = 0; r < count; ++r) {
     if (begin[r] >= end[r]) continue;
-    UpdateSoftmax(p, scratch.logits + r * kTileKeys, begin[r], end[r], scratch.max + row + r,
-                  scratch.sum + (row + r) * kLanes, out + r * width, width);
+    const float slope = p.alibi_slopes == nullptr ? 0.0f : p.alibi_slopes[tile.Head(row + r)];
+    UpdateSoftmax(p, scale, slope, key - tile.Position(row + r), scratch.logits + r * kTileKeys, begin[r], end[r],
+                  scratch.max + row + r, scratch.sum + (row + r) * kLanes, out + r * width, width);
   }
 
   // Weighted sum of the values: keys that all rows see as one product, those at the edges row by row, so that no row
@@ -135,7 +137,7 @@ PA_FUNCTION void AttendRows(const Params& p, const Tile& tile, const Scratch& sc
 template <typename T>
 PA_FUNCTION void LoadQuery(const Params& p, const Tile& tile, float* query) {
   for (int row = 0; row < tile.rows; ++row) {
-    const T* from = static_cast<const T*>(p.query) + tile.Offset(p, row);
+    const T* from = static_cast<const T*>(p.query) + tile.Index(p, row) * p.head_dim;
     for (int64_t i = 0; i < p.head_dim; i += kLanes) Store(query + row * p.head_dim + i, Load(from + i));
   }
 }
@@ -145,14 +147,17 @@ PA_FUNCTION void StoreRow(const float* from, float scale, int64_t head_dim, T* t
   for (int64_t i = 0; i < head_dim; ++i) to[i] = pyxla::FromFloat<T>(from[i] * scale);
 }
 
-template <typename T>
+template <typename T, typename Cache>
 PA_FUNCTION void AttendTile(const Params& p, const Tile& tile, float* buffer, float* shares) {
   const int64_t d = p.head_dim, width = (d + kPanel - 1) / kPanel * kPanel;
   const Scratch scratch(buffer, d, width);
   static_assert(kRows <= Scratch::kMaxRows && kLanes <= Scratch::kMaxLanes && kPanel <= Scratch::kMaxPanel,
                 "the scratch is made for the widest instruction set");
-  const T* key_cache = static_cast<const T*>(p.kv_cache) + tile.kv_head * d;
-  const T* value_cache = key_cache + p.blocks * p.block_size * p.kv_heads * d;
+  const Cache* key_cache = static_cast<const Cache*>(p.kv_cache) + tile.kv_head * d;
+  const Cache* value_cache = key_cache + p.blocks * p.block_size * p.kv_heads * d;
+  // A factor of all keys is one of the logits, a factor of all values one of the result.
+  const float key_scale = p.kv_scales == nullptr ? 1.0f : p.kv_scales[tile.kv_head];
+  const float value_scale = p.kv_scales == nullptr ? 1.0f : p.kv_scales[p.kv_heads + tile.kv_head];
 
   LoadQuery<T>(p, tile, scratch.query);
   std::fill_n(scratch.out, tile.rows * width, 0.0f);
@@ -165,7 +170,7 @@ PA_FUNCTION void AttendTile(const Params& p, const Tile& tile, float* buffer, fl
     CacheOffsets(p, tile, key, offsets);
     LoadKeys(key_cache, value_cache, offsets, count, d, scratch.keys);
     LoadValues(value_cache, key_cache, offsets, count, d, scratch.values);
-    for (int row = 0; row < tile.rows; row += kRows) AttendRows(p, tile, scratch, row, key, count);
+    for (int row = 0; row < tile.rows; row += kRows) AttendRows(p, tile, scratch, p.scale * key_scale, row, key, count);
   }
 
   // The result, or this range's share of it for MergeShares.
@@ -174,12 +179,13 @@ PA_FUNCTION void AttendTile(const Params& p, const Tile& tile, float* buffer, fl
     for (int lane = 0; lane < kLanes; ++lane) sum += scratch.sum[row * kLanes + lane];
     const float* out = scratch.out + row * width;
     if (tile.share == Tile::kWhole) {
-      StoreRow(out, 1.0f / sum, d, static_cast<T*>(p.out) + tile.Offset(p, row));
+      const float factor = FinishSoftmax(p, tile, row, scratch.max[row], sum) * value_scale;
+      StoreRow(out, factor, d, static_cast<T*>(p.out) + tile.Index(p, row) * d);
     } else {
       float* share = shares + tile.share + row * (d + 2);
       share[0] = scratch.max[row];
       share[1] = sum;
-      std::copy_n(out, d, share + 2);
+      for (int64_t i = 0; i < d; ++i) share[2 + i] = out[i] * value_scale;
     }
   }
 }

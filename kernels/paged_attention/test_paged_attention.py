@@ -5,8 +5,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyxla_kernels.paged_attention.cases import BAD_INPUTS, CASES, RAGGED, arguments, changed, integers, sequences
-from pyxla_kernels.paged_attention.paged_attention import paged_attention
+from pyxla_kernels.paged_attention.batches import arguments, integers, sequences
+from pyxla_kernels.paged_attention.cases import BAD_INPUTS, CASES, LSE_CASES, RAGGED, changed
+from pyxla_kernels.paged_attention.paged_attention import paged_attention, paged_attention_lse
 
 from pyxla import ArgumentError, PyxlaError, sync, testing
 from pyxla.compare import compare
@@ -14,6 +15,7 @@ from pyxla.custom_call import CustomCall, attributes, tensor_type
 
 AT_RUN_TIME = [bad for bad in BAD_INPUTS if bad.at_run_time]
 BEFORE = [bad for bad in BAD_INPUTS if not bad.at_run_time]
+OPS = [(paged_attention, case) for case in CASES] + [(paged_attention_lse, case) for case in LSE_CASES]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -42,43 +44,64 @@ def on_xla(arguments: dict) -> torch.Tensor:
     return paged_attention(**to_xla(arguments)).cpu()
 
 
+def lse_on_xla(arguments: dict) -> tuple[torch.Tensor, torch.Tensor]:
+    """The results of paged_attention_lse on XLA tensors, as CPU tensors."""
+    out, lse = paged_attention_lse(**to_xla(arguments))
+    return out.cpu(), lse.cpu()
+
+
 def is_cuda() -> bool:
     import torch_xla.runtime
 
     return torch_xla.runtime.device_type() == "CUDA"
 
 
-def dense(a: dict) -> torch.Tensor:
-    """Independent of the reference: one masked product per sequence, in float64, with torch's own attention inside."""
+def dense(a: dict) -> tuple[torch.Tensor, torch.Tensor]:
+    """Independent of the reference, in float64: one masked product per sequence, with torch's own attention inside; a
+    sink is a key more, with a value of zero."""
     out = torch.zeros_like(a["query"], dtype=torch.float64)
+    lse = torch.full(out.shape[:2], -math.inf, dtype=torch.float64)
     for rows, first, keys, values in sequences(a):
         group = a["query"].shape[1] // keys.shape[1]
+        scales = (1, 1) if a["kv_scales"] is None else a["kv_scales"].double()[..., None]
         query = a["query"][rows].double().transpose(0, 1)
-        keys, values = (t.double().repeat_interleave(group, dim=1).transpose(0, 1) for t in (keys, values))
+        keys, values = (
+            (t.double() * s).repeat_interleave(group, dim=1).transpose(0, 1)
+            for t, s in zip((keys, values), scales, strict=True)
+        )
         end = first + keys.shape[1]
         distance = torch.arange(end - query.shape[1], end)[:, None] - torch.arange(first, end)
-        hidden = (distance < 0) | (distance >= (a["sliding_window"] or math.inf))
+        bias = torch.zeros(len(query), *distance.shape, dtype=torch.float64)
+        if a["alibi_slopes"] is not None:
+            bias -= a["alibi_slopes"].double()[:, None, None] * distance
+        bias.masked_fill_((distance < 0) | (distance >= (a["sliding_window"] or math.inf)), -math.inf)
+        if a["sinks"] is not None:
+            bias = torch.cat([bias, a["sinks"].double()[:, None, None].expand(-1, query.shape[1], 1)], dim=2)
+            keys, values = (torch.nn.functional.pad(t, (0, 0, 0, 1)) for t in (keys, values))
+        logits = a["scale"] * query @ keys.transpose(1, 2)
         if a["soft_cap"] is None:
             result = torch.nn.functional.scaled_dot_product_attention(
-                query, keys, values, attn_mask=~hidden, scale=a["scale"]
+                query, keys, values, attn_mask=bias, scale=a["scale"]
             )
         else:
-            logits = a["soft_cap"] * torch.tanh(a["scale"] * query @ keys.transpose(1, 2) / a["soft_cap"])
-            result = logits.masked_fill(hidden, -math.inf).softmax(-1) @ values
+            logits = a["soft_cap"] * torch.tanh(logits / a["soft_cap"])
+            result = (logits + bias).softmax(-1) @ values
         out[rows] = result.transpose(0, 1)
-    return out
+        lse[rows] = torch.logsumexp(logits + bias, -1).transpose(0, 1)
+    return out, lse
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(("op", "case"), OPS, ids=lambda value: getattr(value, "name", None))
 @pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
-def test_op(check, case):
-    check(paged_attention, case)
+def test_op(check, op, case):
+    check(op, case)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", CASES + LSE_CASES, ids=str)
 def test_reference_against_dense_attention(case):
     a = case.arguments()
-    torch.testing.assert_close(testing.oracle(paged_attention, a)[0], dense(a), rtol=1e-12, atol=1e-12)
+    got = testing.oracle(paged_attention_lse, a)
+    torch.testing.assert_close(got, dense(a), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("bad", BEFORE, ids=str)
@@ -93,7 +116,9 @@ def test_value_out_of_range(bad):
     with pytest.raises(ArgumentError, match=message):
         paged_attention(**bad.arguments())
     if is_cuda():
-        assert on_xla(bad.arguments()).isnan().any()
+        out, lse = lse_on_xla(bad.arguments())
+        assert out.isnan().any()
+        assert torch.equal(out.isnan().any(dim=2), lse.isnan())
         return
     arguments = to_xla(bad.arguments())
     with pytest.raises(PyxlaError, match=message):
@@ -105,21 +130,25 @@ def test_value_out_of_range(bad):
 
 # XLA leaves out a call whose result has no element.
 @pytest.mark.parametrize("bad", [bad for bad in BEFORE if bad.arguments()["query"].numel()], ids=str)
-def test_handler_checks_what_python_checks(bad):
+@pytest.mark.parametrize("op", [paged_attention, paged_attention_lse], ids=lambda op: op.name)
+def test_handler_checks_what_python_checks(op, bad):
     """A custom call that some other program built gets the same message from the handler."""
     import torch_xla
 
-    a = bad.arguments()
-    operands = [v for v in to_xla(a).values() if torch.is_tensor(v)]
-    attribute_slots = paged_attention.schema.attributes
+    a = to_xla(bad.arguments())
+    operands = [a[s.name] for s in op.schema.tensors]
+    attribute_slots = op.schema.attributes
+    out, lse = tensor_type(op.name, "", a["query"]), f"tensor<{a['query'].shape[0]}x{a['query'].shape[1]}xf32>"
     call = CustomCall(
-        target=paged_attention.target,
-        operands=tuple(tensor_type("paged_attention", "", t) for t in operands),
-        results=(tensor_type("paged_attention", "", a["query"]),),
+        target=op.target,
+        operands=tuple(None if t is None else tensor_type(op.name, "", t) for t in operands),
+        results=(out, lse)[: op.schema.result_count],
         attributes=attributes({s.name: s.kind for s in attribute_slots}, [a[s.name] for s in attribute_slots]),
+        workspace=0,
     )
-    with pytest.raises(PyxlaError, match=re.escape(bad.message)):
-        result = torch_xla._XLAC._xla_user_computation("xla_gpu::test", operands, call.computation())
+    present = [t for t in operands if t is not None]
+    with pytest.raises(PyxlaError, match=re.escape(bad.message.replace("paged_attention", op.name))):
+        result = torch_xla._XLAC._xla_user_computation("xla_gpu::test", present, call.computation())
         sync()
     del result
 
@@ -137,9 +166,11 @@ def ragged_batches(draw):
     starts = [sum(new[:i]) for i in range(count + 1)]
     generator = torch.Generator().manual_seed(draw(st.integers(0, 99)))
     dtype = draw(st.sampled_from([torch.float32, torch.bfloat16, torch.float16]))
+    is_float8, has_options = draw(st.booleans()), draw(st.booleans())
+    cache = torch.randn(2, BLOCKS, BLOCK_SIZE, 2, 24, generator=generator)
     return {
         "query": torch.randn(ROWS, 4, 24, generator=generator).to(dtype),
-        "kv_cache": torch.randn(2, BLOCKS, BLOCK_SIZE, 2, 24, generator=generator).to(dtype),
+        "kv_cache": cache.to(torch.float8_e4m3fn if is_float8 else dtype),
         "context_lens": integers(*contexts, *[-1] * (SEQS - count)),
         "block_tables": integers(*table).reshape(SEQS, MAX_BLOCKS),
         "query_start_loc": integers(*starts, *[99] * (SEQS - count)),
@@ -147,15 +178,19 @@ def ragged_batches(draw):
         "scale": 0.3,
         "sliding_window": draw(st.sampled_from([None, 1, 5, 30])),
         "soft_cap": draw(st.sampled_from([None, 1.5])),
+        "alibi_slopes": torch.rand(4, generator=generator) if has_options else None,
+        "sinks": torch.randn(4, generator=generator) if has_options else None,
+        "kv_scales": torch.rand(2, 2, generator=generator) + 0.5 if is_float8 and has_options else None,
     }
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(ragged_batches())
 def test_any_ragged_batch(batch):
     want = dense(batch)
-    torch.testing.assert_close(testing.oracle(paged_attention, batch)[0], want, rtol=1e-12, atol=1e-12)
-    compare("paged_attention", on_xla(batch), want)
+    torch.testing.assert_close(testing.oracle(paged_attention_lse, batch), want, rtol=1e-12, atol=1e-12)
+    for got, expected in zip(lse_on_xla(batch), want, strict=True):
+        compare("paged_attention_lse", got, expected)
 
 
 def test_other_lengths_do_not_recompile():

@@ -1,31 +1,12 @@
-// out[r][i] = x[r][i] / sqrt(mean_i(x[r][i]^2) + eps) * weight[i]
-//
-//   x:      [rows, hidden], T, contiguous, read
-//   weight: [hidden], T or float, contiguous, read; null: all ones
-//   out:    [rows, hidden], T, contiguous, written
-//
-// T is float, bfloat16 or float16. Any number of rows, any hidden. Squares are added up in float or
-// better; the result is rounded once.
-// Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, arXiv:1910.07467.
+// The functions of rms_norm; common/rms_norm.h has the formula and what each pointer holds.
 // Test: devtool test rms_norm
 #pragma once
 
-#include <cstdint>
+#include "common/rms_norm.h"
 
 namespace rms_norm {
 
-enum class Dtype { kFloat32, kBFloat16, kFloat16 };
-
-struct Params {
-  const void* x;
-  const void* weight;
-  void* out;
-  int64_t rows;
-  int64_t hidden;
-  double eps;
-  Dtype dtype;
-  Dtype weight_dtype;
-};
+using Params = pyxla::RmsNormParams;
 
 // Rows [begin, end) on the calling thread.
 void RmsNormHost(const Params& params, int64_t begin, int64_t end);

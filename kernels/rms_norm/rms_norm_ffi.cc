@@ -1,55 +1,19 @@
 // Checks and the two handlers of rms_norm(x, weight?, eps) -> out. See rms_norm.h.
-#include "common/checks.h"
+#include "common/rms_norm_ffi.h"
+
 #include "common/cuda.h"
 #include "common/op_table.h"
-#include "common/parallel.h"
 #include "rms_norm/rms_norm.h"
 
 namespace {
 
 constexpr char kOp[] = "rms_norm";
 
-rms_norm::Dtype DtypeOf(const ffi::AnyBuffer& buffer) {
-  switch (buffer.element_type()) {
-    case ffi::BF16: return rms_norm::Dtype::kBFloat16;
-    case ffi::F16: return rms_norm::Dtype::kFloat16;
-    default: return rms_norm::Dtype::kFloat32;
-  }
-}
-
-// Checks the arguments and fills in what both platforms' functions take.
-ffi::Error MakeParams(ffi::AnyBuffer x, std::optional<ffi::AnyBuffer> weight, ffi::AnyBuffer out, double eps,
-                      rms_norm::Params* params) {
-  PYXLA_RETURN_IF_ERROR(pyxla::CheckDtype(kOp, "x", x, {ffi::F32, ffi::BF16, ffi::F16}));
-  const auto dims = x.dimensions();
-  if (dims.size() == 0) return pyxla::Mismatch(kOp, "x", "rank 1 or more", "shape ()");
-  const int64_t hidden = dims[dims.size() - 1];
-  if (weight) {
-    PYXLA_RETURN_IF_ERROR(pyxla::CheckDtype(kOp, "weight", *weight, {x.element_type(), ffi::F32}));
-    PYXLA_RETURN_IF_ERROR(pyxla::CheckShape(kOp, "weight", *weight, {hidden}));
-  }
-  PYXLA_RETURN_IF_ERROR(pyxla::CheckDtype(kOp, "out", out, {x.element_type()}));
-  PYXLA_RETURN_IF_ERROR(pyxla::CheckShape(kOp, "out", out, dims));
-  *params = {.x = x.untyped_data(),
-             .weight = weight ? weight->untyped_data() : nullptr,
-             .out = out.untyped_data(),
-             .rows = hidden == 0 ? 0 : static_cast<int64_t>(x.element_count()) / hidden,
-             .hidden = hidden,
-             .eps = eps,
-             .dtype = DtypeOf(x),
-             .weight_dtype = weight ? DtypeOf(*weight) : DtypeOf(x)};
-  return ffi::Error::Success();
-}
-
 ffi::Error Host(ffi::ThreadPool pool, ffi::AnyBuffer x, std::optional<ffi::AnyBuffer> weight,
                 ffi::Result<ffi::AnyBuffer> out, double eps) {
   rms_norm::Params params;
-  PYXLA_RETURN_IF_ERROR(MakeParams(x, weight, *out, eps, &params));
-  constexpr int64_t kElementsPerPiece = 1 << 17;
-  const int64_t rows_per_piece = kElementsPerPiece / std::max<int64_t>(params.hidden, 1);
-  pyxla::ParallelFor(pool, params.rows, rows_per_piece,
-                     [&](int64_t begin, int64_t end) { rms_norm::RmsNormHost(params, begin, end); });
-  return ffi::Error::Success();
+  PYXLA_RETURN_IF_ERROR(pyxla::MakeRmsNormParams(kOp, x, weight, *out, eps, &params));
+  return pyxla::RmsNormOnHost(pool, params, rms_norm::RmsNormHost);
 }
 
 XLA_FFI_DEFINE_HANDLER(kHost, Host,
@@ -64,7 +28,7 @@ XLA_FFI_DEFINE_HANDLER(kHost, Host,
 ffi::Error Cuda(cudaStream_t stream, ffi::AnyBuffer x, std::optional<ffi::AnyBuffer> weight,
                 ffi::Result<ffi::AnyBuffer> out, double eps) {
   rms_norm::Params params;
-  PYXLA_RETURN_IF_ERROR(MakeParams(x, weight, *out, eps, &params));
+  PYXLA_RETURN_IF_ERROR(pyxla::MakeRmsNormParams(kOp, x, weight, *out, eps, &params));
   return PYXLA_CUDA_STATUS(kOp, rms_norm::LaunchRmsNorm(stream, params));
 }
 

@@ -2,6 +2,7 @@
 
 import torch
 
+from pyxla.benchmark import Bench, nbytes
 from pyxla.testing import BadInput, Case
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -58,4 +59,25 @@ BAD_INPUTS = [
     BadInput(
         "rank-0-broadcast", lambda g: changed(b=torch.tensor(1.0)), "simple_add: b: expected shape (2, 3), got ()"
     ),
+]
+
+
+def bench(name: str, shape: tuple[int, int], dtype: torch.dtype, why: str, *devices: str) -> Bench:
+    return Bench(
+        f"{name}-{shape[0]}x{shape[1]}",
+        why,
+        lambda g: arguments(g, shape, dtype, alpha=0.75),
+        bytes=lambda a: nbytes(a["a"], a["b"], a["a"]),
+        operations=lambda a: 2 * a["a"].numel(),
+        peer=lambda a, b, alpha: torch.add(a, b, alpha=alpha),
+        devices=devices,
+    )
+
+
+BENCHES = [
+    bench("bf16", (16384, 8192), torch.bfloat16, "far more than any cache holds", "cuda"),
+    bench("f32", (8192, 8192), torch.float32, "as above, 32 bits", "cuda"),
+    bench("bf16", (1, 4096), torch.bfloat16, "latency", "cuda", "cpu"),
+    bench("f32", (1024, 4096), torch.float32, "some milliseconds", "cpu"),
+    bench("bf16", (1024, 4096), torch.bfloat16, "as above, 16 bits", "cpu"),
 ]

@@ -9,15 +9,15 @@
 
 #include <cstdint>
 
+#include "common/float_type.h"
+
 #if PYXLA_WITH_CUDA
 #include <cuda_runtime_api.h>
 
 namespace simple_add {
 
-enum class Dtype { kFloat32, kBFloat16, kFloat16 };
-
-cudaError_t LaunchSimpleAdd(cudaStream_t stream, Dtype dtype, const void* a, const void* b, void* out, int64_t n,
-                            float alpha);
+cudaError_t LaunchSimpleAdd(cudaStream_t stream, pyxla::FloatType dtype, const void* a, const void* b, void* out,
+                            int64_t n, float alpha);
 
 }  // namespace simple_add
 #endif

@@ -49,12 +49,10 @@ XLA_FFI_DEFINE_HANDLER(kHost, SimpleAddHost,
 ffi::Error SimpleAddCuda(cudaStream_t stream, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::Result<ffi::AnyBuffer> out,
                          double alpha) {
   PYXLA_RETURN_IF_ERROR(Check(a, b, *out));
-  const auto dtype = a.element_type() == ffi::F32    ? simple_add::Dtype::kFloat32
-                     : a.element_type() == ffi::BF16 ? simple_add::Dtype::kBFloat16
-                                                     : simple_add::Dtype::kFloat16;
   return PYXLA_CUDA_STATUS(
-      kOp, simple_add::LaunchSimpleAdd(stream, dtype, a.untyped_data(), b.untyped_data(), out->untyped_data(),
-                                       static_cast<int64_t>(a.element_count()), static_cast<float>(alpha)));
+      kOp, simple_add::LaunchSimpleAdd(stream, pyxla::FloatTypeOf(a.element_type()), a.untyped_data(), b.untyped_data(),
+                                       out->untyped_data(), static_cast<int64_t>(a.element_count()),
+                                       static_cast<float>(alpha)));
 }
 
 XLA_FFI_DEFINE_HANDLER(kCuda, SimpleAddCuda,

@@ -46,11 +46,6 @@ let
     gcc12Stdenv = stdenv;
 
     runCommand = name: attributes: buildCommand: mkDerivation ({ inherit name buildCommand; } // attributes);
-    writeText = name: text: mkDerivation {
-      inherit name text;
-      passAsFile = [ "text" ];
-      buildCommand = "cp $textPath $out";
-    };
     writeShellScriptBin = name: text: mkDerivation {
       inherit name;
       text = "#!/bin/bash\n${text}\n";

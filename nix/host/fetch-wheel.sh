@@ -7,7 +7,8 @@ download=$NIX_BUILD_TOP/download
 case $python in cp3*) tag=${python#cp} ;; *) tag=311 ;; esac
 choice=(--implementation cp --python-version "$tag")
 for one in ${abi//./ }; do choice+=(--abi "$one"); done
-for one in ${platform//./ }; do choice+=(--platform "$one"); done
+# pip prefers the platform that comes first; of two wheels the lock takes the one for the newer system, as pip does alone.
+for one in $(printf '%s\n' ${platform//./ } | sort -Vr); do choice+=(--platform "$one"); done
 "$pip" -I -m pip download --quiet --no-input --no-deps --only-binary=:all: --disable-pip-version-check \
   "${choice[@]}" --dest "$download" "$pname==$version" >&2 || {
   printf 'nix: %s: expected the wheel from the package index, got what pip says above\n\n' "$name" >&2

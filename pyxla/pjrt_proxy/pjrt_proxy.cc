@@ -11,11 +11,17 @@
 //   PJRT_Buffer_ToHostBuffer waits for the buffer, as its caller does next, and throws the error: a RuntimeError in
 //   Python. An exception may pass here: from this call up to Python all is C++ with unwind tables.
 //
+// And one tells XLA what torch_xla forgets. To import a DLPack tensor it asks the plugin for a stream, lets that stream
+// wait for the producer's, and then makes a view of the memory without naming the stream, so that XLA reads too early:
+//   PJRT_Client_CreateViewOfDeviceBuffer names the stream that this thread asked for last.
+//
+// And one takes options of our own, so that XLA can be told to write down what it compiles at any time, and only then:
+//   PJRT_Client_Compile appends them to torch_xla's (pyxla_set_compile_options). Both are bytes of one protocol buffer
+//   message, and bytes behind a message's are merged into it.
+//
 // The vendor's plugin is the one that PYXLA_PJRT_PLUGIN names; pyxla/cuda_plugin.py sets it.
 #include <dlfcn.h>
 
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -24,19 +30,11 @@
 #include <string>
 #include <utility>
 
+#include "pjrt_structs.h"
+
 namespace {
 
-// The API's head; function pointers follow. Only these fields are read by name.
-struct ApiHead {
-  size_t struct_size;
-  void* extension_start;
-  struct {
-    size_t struct_size;
-    void* extension_start;
-    int major, minor;
-  } version;
-};
-using Function = void* (*)(void*);
+using namespace pjrt;
 
 constexpr size_t kMaxFunctions = 256;
 // Twice the largest struct of API 0.115.
@@ -47,24 +45,11 @@ struct Api {
   Function functions[kMaxFunctions];
 };
 
-// Functions whose struct needs more than a larger copy. The index is the function's place behind the head, which never
-// changes: the API only adds functions at the end.
+// Functions whose struct needs more than a larger copy.
 struct Special {
   size_t function;
   size_t caller_bytes;   // what the caller's struct holds at least, though it states less; 0: what it states
   size_t nested_offset;  // where a pointer to another struct with a size lies that must be extended too; 0: nowhere
-};
-// Places of the functions that are called here by name.
-enum Place : size_t {
-  kErrorDestroy = 0,
-  kErrorMessage = 1,
-  kPluginAttributes = 4,
-  kEventDestroy = 5,
-  kEventAwait = 8,
-  kEventOnReady = 9,
-  kExecute = 55,
-  kToHostBuffer = 70,
-  kReadyEvent = 72,
 };
 constexpr Special kSpecial[] = {
     // PJRT_Plugin_Attributes: torch_xla states the offset of the last field (24) instead of the size (32).
@@ -96,47 +81,6 @@ class Extended {
   void* from_;
   size_t bytes_;
   alignas(16) char room_[kRoom];
-};
-
-// The structs of those functions, as far as they are used here: every version of the API begins them like this.
-struct ErrorArgs {
-  size_t struct_size;
-  void* extension_start;
-  void* error;
-  const char* message;
-  size_t message_size;
-};
-struct EventArgs {
-  size_t struct_size;
-  void* extension_start;
-  void* event;
-  void (*callback)(void* error, void* user);
-  void* user;
-};
-struct ReadyEventArgs {
-  size_t struct_size;
-  void* extension_start;
-  void* buffer;
-  void* event;
-};
-struct ToHostBufferArgs {
-  size_t struct_size;
-  void* extension_start;
-  void* buffer;
-  void* host_layout;
-  void* destination;
-};
-struct ExecuteArgs {
-  size_t struct_size;
-  void* extension_start;
-  void* executable;
-  void* options;
-  void* argument_lists;
-  size_t device_count;
-  size_t argument_count;
-  void* output_lists;
-  void** complete_events;
-  void* execute_device;
 };
 
 std::mutex error_mutex;
@@ -212,6 +156,25 @@ void* Execute(void* raw, size_t nested_offset) {
   return error;
 }
 
+std::mutex options_mutex;
+std::string more_options;
+
+void* Compile(void* raw) {
+  auto* args = static_cast<CompileArgs*>(raw);
+  std::string options;
+  {
+    std::lock_guard<std::mutex> lock(options_mutex);
+    if (more_options.empty()) return Call(kCompile, 0, 0, raw);
+    options = std::string(args->options, args->options_size) + more_options;
+  }
+  const char* const caller_options = std::exchange(args->options, options.data());
+  const size_t caller_size = std::exchange(args->options_size, options.size());
+  void* error = Call(kCompile, 0, 0, raw);
+  args->options = caller_options;
+  args->options_size = caller_size;
+  return error;
+}
+
 // Waits until the buffer is there; throws the error of the execution that should have made it.
 void RequireReady(void* buffer) {
   ReadyEventArgs ready = {sizeof(ReadyEventArgs), nullptr, buffer, nullptr};
@@ -225,6 +188,27 @@ void RequireReady(void* buffer) {
   }
 }
 
+// The stream that this thread asked for last, until a view is made.
+thread_local intptr_t ready_stream = 0;
+Function vendor_get_stream = nullptr;
+
+void* GetStream(void* args) {
+  void* error = vendor_get_stream(args);
+  if (error == nullptr) ready_stream = static_cast<GetStreamArgs*>(args)->stream;
+  return error;
+}
+
+// Puts an extension for streams of our own before the vendor's list.
+void WrapStreams(Api* api) {
+  auto* found = static_cast<Extension*>(api->head.extension_start);
+  while (found != nullptr && found->type != kStreamType) found = found->next;
+  if (found == nullptr || found->struct_size < sizeof(StreamExtension)) return;
+  static StreamExtension own = *reinterpret_cast<StreamExtension*>(found);
+  vendor_get_stream = std::exchange(own.get_stream, &GetStream);
+  own.head.next = static_cast<Extension*>(api->head.extension_start);
+  api->head.extension_start = &own;
+}
+
 template <size_t kFunction>
 void* Forward(void* args) {
   constexpr Special special = [] {
@@ -233,11 +217,17 @@ void* Forward(void* args) {
     }
     return Special{kFunction, 0, 0};
   }();
+  if constexpr (kFunction == kCompile) return Compile(args);
   if constexpr (kFunction == kExecute) return Execute(args, special.nested_offset);
   if constexpr (kFunction == kToHostBuffer) {
     // Without a destination the call only asks for the size.
     const auto* to_host = static_cast<const ToHostBufferArgs*>(args);
     if (to_host->destination != nullptr) RequireReady(to_host->buffer);
+  }
+  if constexpr (kFunction == kCreateView) {
+    auto* view = static_cast<CreateViewArgs*>(args);
+    const intptr_t asked_for = std::exchange(ready_stream, 0);
+    if (view->stream == 0) view->stream = asked_for;
   }
   return Call(kFunction, special.caller_bytes, special.nested_offset, args);
 }
@@ -266,6 +256,7 @@ const Api* MakeApi() {
   std::memcpy(vendor_functions, vendor->functions, count * sizeof(Function));
   FillForwards(api.functions, count, std::make_index_sequence<kMaxFunctions>());
   api.head.struct_size = known;
+  WrapStreams(&api);
   return &api;
 }
 
@@ -282,4 +273,10 @@ extern "C" __attribute__((visibility("default"))) bool pyxla_take_error(char* te
   const std::string error = TakeFirstError();
   std::snprintf(text, size, "%s", error.c_str());
   return !error.empty();
+}
+
+// What every compilation from now on gets beside its own options: fields of a CompileOptionsProto; none if size is 0.
+extern "C" __attribute__((visibility("default"))) void pyxla_set_compile_options(const char* bytes, size_t size) {
+  std::lock_guard<std::mutex> lock(options_mutex);
+  more_options.assign(bytes, size);
 }

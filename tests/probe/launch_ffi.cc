@@ -1,9 +1,11 @@
-// A CUDA handler whose launch the driver refuses: more threads in a block than any GPU has.
+// CUDA handlers: one whose launch the driver refuses (more threads in a block than any GPU has), and one that computes
+// through its workspace.
 #include "common/cuda.h"
 #include "common/ffi.h"
 #include "common/op_table.h"
 
 cudaError_t LaunchTooManyThreads(cudaStream_t stream, float* out);
+cudaError_t LaunchThroughWorkspace(cudaStream_t stream, const float* x, float* workspace, float* out, size_t count);
 
 namespace {
 
@@ -14,6 +16,22 @@ XLA_FFI_DEFINE_HANDLER(
     kRefused, Refused,
     ffi::Ffi::Bind().Ctx<ffi::PlatformStream<cudaStream_t>>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
 
+// out = x + 1, by way of the workspace.
+ffi::Error ThroughWorkspace(cudaStream_t stream, ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer> out,
+                            ffi::Result<ffi::AnyBuffer> workspace) {
+  if (workspace->element_count() < x.size_bytes()) return ffi::Error::Internal("probe_scratch: workspace too small");
+  return PYXLA_CUDA_STATUS("probe_scratch", LaunchThroughWorkspace(stream, x.typed_data<float>(),
+                                                                   static_cast<float*>(workspace->untyped_data()),
+                                                                   out->typed_data<float>(), x.element_count()));
+}
+XLA_FFI_DEFINE_HANDLER(kThroughWorkspace, ThroughWorkspace,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::PlatformStream<cudaStream_t>>()
+                           .Arg<ffi::AnyBuffer>()
+                           .Ret<ffi::AnyBuffer>()
+                           .Ret<ffi::AnyBuffer>(),
+                       {ffi::Traits::kCmdBufferCompatible});
+
 }  // namespace
 
 namespace pyxla {
@@ -21,4 +39,5 @@ extern const char kSourceDigest[];
 const char kSourceDigest[] = "no sources of an op";
 }  // namespace pyxla
 
-PYXLA_OP_TABLE(probe_launch, PYXLA_CUDA_HANDLER("xla_gpu_probe_launch", kRefused))
+PYXLA_OP_TABLE(probe_launch, PYXLA_CUDA_HANDLER("xla_gpu_probe_launch", kRefused)
+                                 PYXLA_CUDA_HANDLER("xla_gpu_probe_scratch", kThroughWorkspace))

@@ -89,6 +89,16 @@ void* Execute(void* raw) {
   return nullptr;
 }
 
+// As PJRT_Client_Compile: the executable, at byte 48, is what the options' bytes add up to.
+void* Compile(void* raw) {
+  auto* args = static_cast<Args*>(raw);
+  if (args->struct_size < 56) return kRefused;
+  const auto* options = reinterpret_cast<const unsigned char*>(args->words[2]);
+  args->words[4] = 0;
+  for (int64_t i = 0; i < args->words[3]; ++i) args->words[4] += options[i];
+  return nullptr;
+}
+
 // As PJRT_Buffer_ReadyEvent: a buffer is its event.
 void* ReadyEvent(void* raw) {
   auto* args = static_cast<Args*>(raw);
@@ -105,21 +115,49 @@ void* ToHostBuffer(void* raw) {
   return nullptr;
 }
 
+// As the extension for streams: the device is the stream's number; a device 13 has none.
+struct StreamArgs {
+  size_t struct_size;
+  int64_t device, stream;
+};
+void* GetStream(void* raw) {
+  auto* args = static_cast<StreamArgs*>(raw);
+  if (args->device == 13) return kRefused;
+  args->stream = args->device;
+  return nullptr;
+}
+// As PJRT_Client_CreateViewOfDeviceBuffer: the buffer, at byte 96, is the stream that the caller named.
+void* CreateView(void* raw) {
+  auto* args = static_cast<Args*>(raw);
+  if (args->struct_size < 112) return kRefused;
+  args->words[10] = args->words[9];
+  return nullptr;
+}
+
+struct Extension {
+  size_t struct_size;
+  int type;
+  Extension* next;
+  void* (*functions[2])(void*);
+};
+Extension streams = {sizeof(Extension), 3, nullptr, {GetStream, nullptr}};
+Extension custom_calls = {sizeof(Extension), 0, &streams, {nullptr, nullptr}};
+
 struct Api {
   size_t struct_size;
-  void* extension;
+  Extension* extension;
   struct {
     size_t struct_size;
     void* extension;
     int major, minor;
   } version;
-  void* (*functions[80])(void*);
+  void* (*functions[96])(void*);
 };
 
 }  // namespace
 
 extern "C" const void* GetPjrtApi() {
-  static Api api = {sizeof(Api), reinterpret_cast<void*>(0x1234), {24, nullptr, 0, 115}, {}};
+  static Api api = {sizeof(Api), &custom_calls, {24, nullptr, 0, 115}, {}};
   api.functions[0] = ErrorDestroy;
   api.functions[1] = ErrorMessage;
   api.functions[4] = Attributes;
@@ -127,10 +165,12 @@ extern "C" const void* GetPjrtApi() {
   api.functions[8] = EventAwait;
   api.functions[9] = EventOnReady;
   api.functions[10] = Sum;
+  api.functions[20] = Compile;
   api.functions[55] = Execute;
   api.functions[70] = ToHostBuffer;
   api.functions[72] = ReadyEvent;
   api.functions[79] = Sum;
+  api.functions[93] = CreateView;
   return &api;
 }
 

@@ -119,6 +119,16 @@ ffi::Error Fail(ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer>) {
 }
 XLA_FFI_DEFINE_HANDLER(kFail, Fail, ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
 
+// out[0] = bytes of the workspace.
+ffi::Error Workspace(ffi::AnyBuffer, ffi::Result<ffi::AnyBuffer> out, ffi::Result<ffi::AnyBuffer> workspace, int64_t) {
+  PYXLA_RETURN_IF_ERROR(pyxla::CheckDtype("probe_workspace", "workspace", *workspace, {ffi::U8}));
+  out->typed_data<float>()[0] = static_cast<float>(workspace->element_count());
+  return ffi::Error::Success();
+}
+XLA_FFI_DEFINE_HANDLER(
+    kWorkspace, Workspace,
+    ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Attr<int64_t>("size"));
+
 }  // namespace
 
 namespace pyxla {
@@ -133,4 +143,5 @@ PYXLA_OP_TABLE(probe,
                            PYXLA_HOST_HANDLER("xla_gpu_probe_accumulate", kAccumulate)
                                PYXLA_HOST_HANDLER("xla_gpu_probe_increment", kIncrement)
                                    PYXLA_HOST_HANDLER("xla_gpu_probe_parallel_count", kParallelCount)
-                                       PYXLA_HOST_HANDLER("xla_gpu_probe_fail", kFail))
+                                       PYXLA_HOST_HANDLER("xla_gpu_probe_fail", kFail)
+                                           PYXLA_HOST_HANDLER("xla_gpu_probe_workspace", kWorkspace))

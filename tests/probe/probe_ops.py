@@ -106,3 +106,19 @@ def probe_fail(x: torch.Tensor) -> torch.Tensor:
 @probe_fail.register_fake
 def _(x):
     return torch.empty_like(x)
+
+
+@custom_op
+def probe_workspace(x: torch.Tensor, size: int) -> torch.Tensor:
+    """The bytes of the workspace that the handler got: none on the CPU."""
+    return torch.zeros(1)
+
+
+@probe_workspace.register_fake
+def _(x, size):
+    return x.new_empty(1)
+
+
+@probe_workspace.register_workspace
+def _(x, size):
+    return x.numel() * size

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option(
+    "--output", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
+    help="Where the pages go: a new folder, or earlier pages  [default: build/docs]",
+)  # fmt: skip
+def docs(output: Path | None) -> None:
+    """Make the documentation as pages; prints where they begin
+
+    \b
+    Example: devtool docs --output site
+
+    A broken link, an unknown name or a docstring that cannot be read is an error, and then nothing is written.
+    """
+    from devtool import project
+    from devtool.docs import make_pages
+
+    click.echo(make_pages(output or project.root() / "build/docs"))

@@ -1,0 +1,3 @@
+#pragma once
+
+struct __nv_bfloat16;

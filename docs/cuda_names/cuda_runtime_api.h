@@ -1,0 +1,16 @@
+// The names of CUDA that kernels/common uses, for reading its comments where CUDA is not installed. Nothing is compiled
+// with this file.
+#pragma once
+
+#include <cstddef>
+
+#define __device__
+#define __global__
+#define __shared__
+#define __launch_bounds__(...)
+
+enum cudaError_t { cudaSuccess, cudaErrorInvalidValue };
+using cudaStream_t = struct CUstream_st*;
+using cudaKernel_t = struct CUkern_st*;
+const char* cudaGetErrorName(cudaError_t);
+const char* cudaGetErrorString(cudaError_t);

@@ -1,0 +1,157 @@
+"""The shape of a model: a named one, or that of a folder's config.json."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pyxla import ArgumentError, PyxlaError
+from pyxla.errors import mismatch
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class LlamaConfig:
+    """What config.json says of a Llama-architecture model, under its names.
+
+    Attributes:
+        rope: "rope_type" and its parameters, as `rope_parameters` or `rope_scaling` have them; "default" or "llama3".
+        initializer_range: standard deviation of random weights.
+        eos_token_id: tokens that end a text.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    rope_theta: float
+    max_position_embeddings: int
+    tie_word_embeddings: bool = False
+    initializer_range: float = 0.02
+    eos_token_id: tuple[int, ...] = ()
+    rope: dict[str, Any] = field(default_factory=lambda: {"rope_type": "default"})
+
+
+CONFIGS = {
+    # Bytes are its tokens. Its weights are large for its width, so that attention decides which token comes next.
+    "tiny": LlamaConfig(
+        vocab_size=256,
+        hidden_size=64,
+        intermediate_size=160,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        rms_norm_eps=1e-5,
+        rope_theta=10000.0,
+        max_position_embeddings=1024,
+        initializer_range=0.25,
+    ),
+    "llama-3-8b": LlamaConfig(
+        vocab_size=128256,
+        hidden_size=4096,
+        intermediate_size=14336,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        rms_norm_eps=1e-5,
+        rope_theta=500000.0,
+        max_position_embeddings=8192,
+    ),
+}
+
+
+def named_config(name: str) -> LlamaConfig:
+    """One of CONFIGS.
+
+    Raises:
+        ArgumentError: there is none of this name.
+    """
+    if name not in CONFIGS:
+        raise ArgumentError(
+            mismatch("llama", "config", " or ".join(CONFIGS), name), "--weights FOLDER takes a config.json"
+        )
+    return CONFIGS[name]
+
+
+def read_config(folder: Path) -> LlamaConfig:
+    """The config of a folder in the layout of Hugging Face.
+
+    Args:
+        folder: holds config.json.
+
+    Raises:
+        PyxlaError: no config.json, one that cannot be read, or one of another architecture.
+    """
+    path = folder / "config.json"
+    try:
+        values = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise PyxlaError(
+            mismatch("llama", "config", f"a readable {path}", f"{type(error).__name__}: {error}"),
+            "the folder is to hold config.json and *.safetensors",
+        ) from error
+    if not isinstance(values, dict):
+        raise PyxlaError(mismatch("llama", "config", f"an object in {path}", type(values).__name__))
+    rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
+    rope = {**rope, "rope_type": rope.get("rope_type", rope.get("type", "default"))}
+    _require(values, rope, path)
+    heads = values["num_attention_heads"]
+    ends = values.get("eos_token_id")
+    return LlamaConfig(
+        vocab_size=values["vocab_size"],
+        hidden_size=values["hidden_size"],
+        intermediate_size=values["intermediate_size"],
+        num_hidden_layers=values["num_hidden_layers"],
+        num_attention_heads=heads,
+        num_key_value_heads=values.get("num_key_value_heads") or heads,
+        head_dim=values.get("head_dim") or values["hidden_size"] // heads,
+        rms_norm_eps=values.get("rms_norm_eps", 1e-6),
+        rope_theta=rope.get("rope_theta") or values.get("rope_theta", 10000.0),
+        max_position_embeddings=values.get("max_position_embeddings", 2048),
+        tie_word_embeddings=values.get("tie_word_embeddings", False),
+        eos_token_id=tuple(ends) if isinstance(ends, list) else () if ends is None else (ends,),
+        rope=rope,
+    )
+
+
+def _require(values: dict[str, Any], rope: dict[str, Any], path: Path) -> None:
+    """Raises for what this example does not compute."""
+    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    wrong = [name for name in sizes if not isinstance(values.get(name), int) or values[name] < 1]
+    if wrong:
+        raise PyxlaError(
+            mismatch("llama", wrong[0], f"a count of 1 or more in {path}", values.get(wrong[0], "nothing")),
+            "the config of a LlamaForCausalLM has it",
+        )
+    supported = {
+        "model_type": ("llama", values.get("model_type", "llama")),
+        "hidden_act": ("silu", values.get("hidden_act", "silu")),
+        "attention_bias": (False, values.get("attention_bias", False)),
+        "mlp_bias": (False, values.get("mlp_bias", False)),
+        "rope_type": ("default or llama3", rope["rope_type"]),
+    }
+    for name, (expected, got) in supported.items():
+        if got not in (expected, *str(expected).split(" or ")):
+            raise PyxlaError(mismatch("llama", name, f"{expected} in {path}", got), "this example computes no other")
+
+
+def parse_dtype(name: str) -> torch.dtype:
+    """The dtype of this name.
+
+    Raises:
+        ArgumentError: the ops take no such dtype.
+    """
+    if name not in DTYPES:
+        raise ArgumentError(mismatch("llama", "dtype", " or ".join(DTYPES), name))
+    return DTYPES[name]

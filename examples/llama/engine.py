@@ -1,0 +1,289 @@
+"""Steps on the device: the scheduler's chunks in, tokens out, one step ahead of the host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch_xla
+
+from examples.llama.model import Llama
+from examples.llama.sampling import Draws, draw
+from examples.llama.scheduler import Chunk, Request, Scheduler, check
+from pyxla.nn import AttentionMetadata, PagedKVCache, attention_mode, in_mode
+from pyxla.testing import compilations
+
+SMALLEST_BUCKET = 8
+# Of a row whose token nobody reads.
+IDLE = Request([0])
+
+
+@dataclass
+class Counts:
+    """What an engine has done since `Engine.warm_up`.
+
+    Attributes:
+        steps: steps of the device.
+        prompt_tokens, generated_tokens: tokens computed for prompts; tokens handed out.
+        rows: rows of all steps, padding included.
+        seconds: spent in `run`.
+        compilations: graphs that XLA compiled.
+        decode_steps, decode_seconds: steps of nothing but decoding behind one of the same kind, and their time.
+        decode_bytes: what these had to read: the weights, and the keys and values of each sequence.
+    """
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+    compilations: int = 0
+    decode_steps: int = 0
+    decode_seconds: float = 0.0
+    decode_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A step that the device was handed: its chunks, and the tokens that it computes for their rows."""
+
+    chunks: list[Chunk]
+    tokens: torch.Tensor
+
+
+class Engine:
+    """Serves requests on a model: continuous batching over a paged cache.
+
+    A step has one of a few numbers of rows (the buckets); all else that changes from step to step is data. So XLA
+    compiles one graph per bucket and one for drawing, whatever the requests.
+
+    Args:
+        model: on the device.
+        num_blocks, block_size: of the cache.
+        max_seqs: requests that run at the same time.
+        max_step_tokens: rows of the largest step.
+        max_length: tokens of a request, prompt and output.
+        mode: "direct" or "compile"; None: `PYXLA_ATTENTION_MODE`, else "direct".
+
+    Attributes:
+        buckets: the numbers of rows.
+        cache: the PagedKVCache.
+        counts: what was done.
+
+    Raises:
+        ArgumentError: no such mode; a size out of range.
+    """
+
+    def __init__(
+        self,
+        model: Llama,
+        *,
+        num_blocks: int,
+        block_size: int = 16,
+        max_seqs: int = 8,
+        max_step_tokens: int = 64,
+        max_length: int = 512,
+        mode: str | None = None,
+    ):
+        config = model.config
+        longest = config.max_position_embeddings
+        check.that(1 <= max_length <= longest, "max_length", f"a count in [1, {longest}]", max_length)
+        self.model, self.mode, self.max_seqs = model, attention_mode(mode), max_seqs
+        self.device = model.norm.device
+        self.cache = PagedKVCache(
+            config.num_hidden_layers,
+            num_blocks,
+            block_size,
+            config.num_key_value_heads,
+            config.head_dim,
+            dtype=model.dtype,
+            device=self.device,
+            mesh=model.mesh,
+        )
+        self.max_blocks = -(-max_length // block_size)
+        self.scheduler = Scheduler(self.cache, max_seqs, max_step_tokens, max_length, config.vocab_size)
+        self.buckets = _buckets(max_step_tokens)
+        self.counts = Counts()
+        # torch.compile gives up on a function that it has compiled for more shapes than this.
+        torch._dynamo.config.recompile_limit += len(self.buckets)
+        self._step = in_mode(_step, self.mode)
+        self._draw = in_mode(draw, self.mode)
+        # Of the embedding only rows are read, unless it is the head too.
+        read = {id(weight): weight.nbytes for name, weight in model.named_parameters() if name != "embedding"}
+        self._weight_bytes = sum((read | {id(model.head): model.head.nbytes}).values())
+        self._slots = num_blocks * block_size
+        self._previous = torch.zeros(max_seqs, dtype=torch.int32).to(self.device)
+        self._in_flight: Flight | None = None
+
+    def submit(self, request: Request) -> Request:
+        """Queues a request; its `output` grows while the engine runs.
+
+        Args:
+            request: a new one.
+
+        Returns:
+            The same request.
+
+        Raises:
+            ArgumentError: as Scheduler.submit.
+        """
+        self.scheduler.submit(request)
+        return request
+
+    def warm_up(self, *, sampling: bool = True) -> Iterator[int]:
+        """Compiles all graphs that requests will need, one per iteration, and sets the counts back.
+
+        Args:
+            sampling: also the one for temperatures above 0.
+
+        Yields:
+            The bucket that was compiled.
+        """
+        for bucket in self.buckets:
+            tokens = self._launch([], bucket, sampling=sampling and bucket == self.buckets[0])
+            tokens.cpu()
+            yield bucket
+        self.counts = Counts()
+
+    def generate(self, requests: Iterable[Request]) -> list[list[int]]:
+        """Serves these requests, and returns the tokens of each.
+
+        Args:
+            requests: new ones.
+        """
+        submitted = [self.submit(request) for request in requests]
+        for _ in self.run():
+            pass
+        return [request.output for request in submitted]
+
+    def run(self) -> Iterator[list[Request]]:
+        """Steps until nothing is left to do. More requests may be submitted meanwhile.
+
+        Yields:
+            After each step the requests that got a token.
+        """
+        counts, compiled, started = self.counts, compilations() - self.counts.compilations, time.perf_counter()
+        decoded = False
+        while True:
+            chunks = self.scheduler.plan()
+            # The device is handed the next step before the last one is read, so that it need not wait for the host.
+            last, self._in_flight = self._in_flight, self._start(chunks) if chunks else None
+            if last is None and self._in_flight is None:
+                return
+            advanced = self._read(last) if last else []
+            now = time.perf_counter()
+            seconds, started = now - started, now
+            counts.seconds += seconds
+            counts.compilations = compilations() - compiled
+            # Behind a step of another kind the time would be that one's too.
+            behind_decode, decoded = decoded, last is not None and _decodes(last)
+            if decoded and behind_decode:
+                counts.decode_steps += 1
+                counts.decode_seconds += seconds
+                counts.decode_bytes += self._bytes_read(last)
+            yield advanced
+
+    def _start(self, chunks: list[Chunk]) -> Flight:
+        rows = sum(len(chunk.tokens) for chunk in chunks)
+        bucket = next(size for size in self.buckets if size >= rows)
+        sampling = any(chunk.samples and chunk.running.request.temperature > 0 for chunk in chunks)
+        self.counts.steps += 1
+        self.counts.rows += bucket
+        self.counts.prompt_tokens += sum(len(c.tokens) for c in chunks if c.position < len(c.running.request.prompt))
+        return Flight(chunks, self._launch(chunks, bucket, sampling=sampling))
+
+    def _launch(self, chunks: list[Chunk], bucket: int, *, sampling: bool) -> torch.Tensor:
+        """Hands a step to the device; its tokens stay there."""
+        metadata = self.cache.extend(
+            [(chunk.running.sequence, len(chunk.tokens)) for chunk in chunks],
+            tokens=bucket,
+            seqs=self.max_seqs,
+            max_blocks=self.max_blocks,
+        )
+        tokens = [token for chunk in chunks for token in chunk.tokens]
+        positions = [p for chunk in chunks for p in range(chunk.position, chunk.position + len(chunk.tokens))]
+        with torch.no_grad():
+            new, logits = self._step(
+                self.model,
+                self._to_device(tokens, bucket, torch.int32),
+                self._to_device(positions, bucket, torch.int32),
+                self._previous,
+                self.cache.layers,
+                metadata,
+            )
+            self._end_of_graph()
+            if sampling:
+                new = self._draw(logits, new, self._draws(chunks))
+                self._end_of_graph()
+        self._previous = new
+        return new
+
+    def _end_of_graph(self) -> None:
+        """Runs what was traced; a compiled function has run already."""
+        if self.mode == "direct":
+            torch_xla.sync()
+
+    def _draws(self, chunks: list[Chunk]) -> Draws:
+        requests = [chunk.running.request if chunk.samples else IDLE for chunk in chunks]
+        uniform = [chunk.running.numbers.random() if chunk.samples else 0.0 for chunk in chunks]
+        return Draws(
+            temperature=self._to_device([request.temperature for request in requests], self.max_seqs, torch.float32),
+            top_k=self._to_device([request.top_k for request in requests], self.max_seqs, torch.int32),
+            top_p=self._to_device([request.top_p for request in requests], self.max_seqs, torch.float32),
+            uniform=self._to_device(uniform, self.max_seqs, torch.float32),
+        )
+
+    def _to_device(self, values: list, size: int, dtype: torch.dtype) -> torch.Tensor:
+        """On the device, with zeros up to a size."""
+        return torch.tensor(values + [0] * (size - len(values)), dtype=dtype).to(self.device)
+
+    def _bytes_read(self, flight: Flight) -> int:
+        tokens = sum(chunk.position + 1 for chunk in flight.chunks)
+        return self._weight_bytes + tokens * sum(layer.nbytes for layer in self.cache.layers) // self._slots
+
+    def _read(self, flight: Flight) -> list[Request]:
+        """Waits for a step and hands its tokens to the requests."""
+        tokens = flight.tokens.cpu().tolist()
+        sampled = [(chunk, token) for chunk, token in zip(flight.chunks, tokens, strict=False) if chunk.samples]
+        advanced = [chunk.running.request for chunk, token in sampled if self.scheduler.take(chunk, token)]
+        self.counts.generated_tokens += len(advanced)
+        return advanced
+
+
+def _decodes(flight: Flight) -> bool:
+    return all(len(chunk.tokens) == 1 and chunk.samples for chunk in flight.chunks)
+
+
+def _step(
+    model: Llama,
+    tokens: torch.Tensor,
+    positions: torch.Tensor,
+    previous: torch.Tensor,
+    kv_caches: list[torch.Tensor],
+    metadata: AttentionMetadata,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The likeliest next token of each sequence, [seqs], int32, and the logits, [seqs, vocabulary].
+
+    Args:
+        model: the model.
+        tokens: [rows], int32; -1 - row stands for `previous[row]`.
+        positions: [rows], int32.
+        previous: [seqs], int32; what the step before generated.
+        kv_caches: one per layer; updated in place.
+        metadata: the step's.
+    """
+    tokens = torch.where(tokens < 0, previous[(-1 - tokens).clamp(min=0)], tokens)
+    hidden = model(tokens, positions, kv_caches, metadata)
+    last = (metadata.query_start_loc[1:] - 1).clamp(min=0)
+    logits = model.logits(hidden[last])
+    return logits.argmax(dim=-1).to(torch.int32), logits
+
+
+def _buckets(largest: int) -> list[int]:
+    """Powers of two from SMALLEST_BUCKET, and the largest."""
+    sizes = [SMALLEST_BUCKET]
+    while sizes[-1] * 2 < largest:
+        sizes.append(sizes[-1] * 2)
+    return [*(size for size in sizes if size < largest), largest]

@@ -1,0 +1,199 @@
+"""Weights under Hugging Face's names, from a folder of safetensors files or random by seed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from examples.llama.config import LlamaConfig
+from examples.llama.model import Llama
+from examples.llama.scheduler import check
+from pyxla import PyxlaError
+from pyxla.errors import mismatch
+from pyxla.nn import split
+
+if TYPE_CHECKING:
+    from torch_xla.distributed.spmd import Mesh
+
+Read = Callable[[str], torch.Tensor]
+# The dimension that the devices of a mesh divide; the other weights are whole on each.
+SPLIT = {"qkv": 0, "out": 1, "gate_up": 0, "down": 1, "head": 0}
+INDEX = "model.safetensors.index.json"
+
+
+def load(config: LlamaConfig, read: Read, dtype: torch.dtype, device: torch.device, mesh: Mesh | None = None) -> Llama:
+    """The model with these weights on a device.
+
+    Args:
+        config: its shape.
+        read: from a name of Hugging Face's to the tensor, of any floating dtype, on the CPU.
+        dtype: of weights and activations.
+        device: where to.
+        mesh: as Llama takes it.
+
+    Returns:
+        Llama.
+
+    Raises:
+        ArgumentError: heads or the MLP's inner size that the mesh's devices do not divide.
+        PyxlaError: a tensor of another shape.
+    """
+    model = Llama(config, dtype, mesh)
+    devices = 1 if mesh is None else mesh.shape()["model"]
+    for name in ("num_key_value_heads", "intermediate_size"):
+        size = getattr(config, name)
+        check.that(size % devices == 0, name, f"a size that {devices} devices divide", size)
+    parts = parts_of(config)
+    shapes = hf_shapes(config)
+    for name, sources in parts.items():
+        tensors = [_checked(read(source), source, shapes[source]) for source in sources]
+        weight = tensors[0]
+        if len(tensors) > 1:
+            weight = torch.cat([t.unflatten(0, (devices, -1)) for t in tensors], dim=1).flatten(0, 1)
+        owner, _, attribute = name.rpartition(".")
+        moved = split(weight.to(dtype).to(device), mesh, SPLIT.get(attribute))
+        setattr(model.get_submodule(owner), attribute, torch.nn.Parameter(moved, requires_grad=False))
+    if config.tie_word_embeddings:
+        model.head = model.embedding
+    model.cos_sin = model.cos_sin.to(device)
+    return model
+
+
+def parts_of(config: LlamaConfig) -> dict[str, list[str]]:
+    """Our weights -> the tensors of Hugging Face's that stand one below the other in them, for each device its part."""
+    parts = {"embedding": ["model.embed_tokens.weight"], "norm": ["model.norm.weight"]}
+    if not config.tie_word_embeddings:
+        parts["head"] = ["lm_head.weight"]
+    for number in range(config.num_hidden_layers):
+        theirs = f"model.layers.{number}"
+        ours = f"layers.{number}"
+        parts |= {
+            f"{ours}.qkv": [f"{theirs}.self_attn.{name}_proj.weight" for name in "qkv"],
+            f"{ours}.out": [f"{theirs}.self_attn.o_proj.weight"],
+            f"{ours}.gate_up": [f"{theirs}.mlp.{name}_proj.weight" for name in ("gate", "up")],
+            f"{ours}.down": [f"{theirs}.mlp.down_proj.weight"],
+            f"{ours}.attention_norm": [f"{theirs}.input_layernorm.weight"],
+            f"{ours}.mlp_norm": [f"{theirs}.post_attention_layernorm.weight"],
+        }
+    return parts
+
+
+def hf_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
+    """The name and shape of every tensor that the model takes."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+    ends = {
+        "embed_tokens": (config.vocab_size, hidden),
+        "lm_head": (config.vocab_size, hidden),
+        "q_proj": (queries, hidden),
+        "k_proj": (keys, hidden),
+        "v_proj": (keys, hidden),
+        "o_proj": (hidden, queries),
+        "gate_proj": (inner, hidden),
+        "up_proj": (inner, hidden),
+        "down_proj": (hidden, inner),
+        **dict.fromkeys(("norm", "input_layernorm", "post_attention_layernorm"), (hidden,)),
+    }
+    return {name: ends[name.split(".")[-2]] for sources in parts_of(config).values() for name in sources}
+
+
+def random_weights(config: LlamaConfig, seed: int, dtype: torch.dtype) -> Read:
+    """Norms of ones; all else normal with deviation `initializer_range`, the same on every machine for one seed.
+
+    Args:
+        config: shape and deviation.
+        seed: another one, other weights.
+        dtype: in which they are drawn.
+    """
+    shapes = hf_shapes(config)
+    names = list(shapes)
+
+    def draw(name: str) -> torch.Tensor:
+        if len(shapes[name]) == 1:
+            return torch.ones(shapes[name], dtype=dtype)
+        # Each tensor has a generator of its own, so that they can be drawn side by side.
+        generator = torch.Generator().manual_seed(seed * len(names) + names.index(name))
+        return torch.empty(shapes[name], dtype=dtype).normal_(0, config.initializer_range, generator=generator)
+
+    with ThreadPoolExecutor() as pool:
+        drawn = dict(zip(names, pool.map(draw, names), strict=True))
+    return drawn.pop
+
+
+def folder_weights(folder: Path, config: LlamaConfig) -> Read:
+    """The tensors of a folder, one file or several with an index. All are looked for, none is read yet.
+
+    Args:
+        folder: holds *.safetensors.
+        config: says which tensors, and their shapes.
+
+    Raises:
+        PyxlaError: a file or tensor is missing or cannot be read, or has another shape; the message names it.
+    """
+    file_of = {}
+    for path in _files(folder):
+        with _open(path) as file:
+            for name in file.keys():  # noqa: SIM118 - a safe_open, not a dict
+                file_of[name] = path
+    for name, shape in hf_shapes(config).items():
+        if name not in file_of:
+            raise PyxlaError(
+                mismatch("llama", name, f"a tensor of shape {shape} in {folder}", "none"),
+                "the folder is incomplete, or config.json is of another model",
+            )
+        with _open(file_of[name]) as file:
+            got = tuple(file.get_slice(name).get_shape())
+        _require_shape(name, shape, got)
+
+    def read(name: str) -> torch.Tensor:
+        with _open(file_of[name]) as file:
+            return file.get_tensor(name)
+
+    return read
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files of the index, or all there are."""
+    index = folder / INDEX
+    if index.is_file():
+        try:
+            paths = [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            got = f"{type(error).__name__}: {error}"
+            raise PyxlaError(mismatch("llama", "weights", f"a weight_map in {index}", got)) from error
+    else:
+        paths = sorted(folder.glob("*.safetensors"))
+    missing = [path for path in paths if not path.is_file()]
+    if missing or not paths:
+        got = f"no {missing[0].name}" if missing else "no *.safetensors"
+        raise PyxlaError(
+            mismatch("llama", "weights", f"safetensors files in {folder}", got), "download the whole folder"
+        )
+    return paths
+
+
+def _open(path: Path) -> safe_open:
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise PyxlaError(
+            mismatch("llama", "weights", f"a whole safetensors file {path}", error), "download it again"
+        ) from error
+
+
+def _checked(tensor: torch.Tensor, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    _require_shape(name, shape, tuple(tensor.shape))
+    return tensor
+
+
+def _require_shape(name: str, shape: tuple[int, ...], got: tuple[int, ...]) -> None:
+    if got != shape:
+        raise PyxlaError(
+            mismatch("llama", name, f"shape {shape}", got), "the tensor and config.json are of different models"
+        )

@@ -1,0 +1,44 @@
+// Checks of rms_norm(x, weight?, eps) -> out and its host handler, for the ops that compute it.
+#pragma once
+
+#include "common/checks.h"
+#include "common/dtype.h"
+#include "common/parallel.h"
+#include "common/rms_norm.h"
+
+namespace pyxla {
+
+/** Checks the arguments and fills in what both platforms' functions take. */
+inline ffi::Error MakeRmsNormParams(const char* op, ffi::AnyBuffer x, std::optional<ffi::AnyBuffer> weight,
+                                    ffi::AnyBuffer out, double eps, RmsNormParams* params) {
+  PYXLA_RETURN_IF_ERROR(CheckDtype(op, "x", x, {ffi::F32, ffi::BF16, ffi::F16}));
+  const auto dims = x.dimensions();
+  if (dims.size() == 0) return Mismatch(op, "x", "rank 1 or more", "shape ()");
+  const int64_t hidden = dims[dims.size() - 1];
+  if (weight) {
+    PYXLA_RETURN_IF_ERROR(CheckDtype(op, "weight", *weight, {x.element_type(), ffi::F32}));
+    PYXLA_RETURN_IF_ERROR(CheckShape(op, "weight", *weight, {hidden}));
+  }
+  PYXLA_RETURN_IF_ERROR(CheckDtype(op, "out", out, {x.element_type()}));
+  PYXLA_RETURN_IF_ERROR(CheckShape(op, "out", out, dims));
+  *params = {.x = x.untyped_data(),
+             .weight = weight ? weight->untyped_data() : nullptr,
+             .out = out.untyped_data(),
+             .rows = hidden == 0 ? 0 : static_cast<int64_t>(x.element_count()) / hidden,
+             .hidden = hidden,
+             .eps = eps,
+             .dtype = FloatTypeOf(x.element_type()),
+             .weight_dtype = FloatTypeOf((weight ? *weight : x).element_type())};
+  return ffi::Error::Success();
+}
+
+/** Hands pieces of the rows to `rows_on_host`, the op's own copy of RmsNormRowsOnHost (rms_norm_host.h). */
+inline ffi::Error RmsNormOnHost(ffi::ThreadPool& pool, const RmsNormParams& params,
+                                void (*rows_on_host)(const RmsNormParams&, int64_t begin, int64_t end)) {
+  constexpr int64_t kElementsPerPiece = 1 << 17;
+  const int64_t rows_per_piece = kElementsPerPiece / std::max<int64_t>(params.hidden, 1);
+  ParallelFor(pool, params.rows, rows_per_piece, [&](int64_t begin, int64_t end) { rows_on_host(params, begin, end); });
+  return ffi::Error::Success();
+}
+
+}  // namespace pyxla

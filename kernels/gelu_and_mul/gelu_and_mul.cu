@@ -1,0 +1,46 @@
+#include "common/gated.cuh"
+#include "gelu_and_mul/gelu_and_mul.h"
+
+namespace gelu_and_mul {
+
+// P(-a) for a >= 0, where P is the standard normal distribution function: exp(-a^2 / 2) times a polynomial of
+// t = 1 / (1 + 0.31 * a), fitted on [0, 13] to a relative error below 2^-16. Too coarse for a float result.
+__device__ inline float NormalTail(float a) {
+  const float t = pyxla::ApproximateReciprocal(fmaf(0.31f, a, 1.0f));
+  float sum = -0.07393050f;
+  sum = fmaf(sum, t, 0.18045465f);
+  sum = fmaf(sum, t, 0.01573965f);
+  sum = fmaf(sum, t, 0.13343253f);
+  sum = fmaf(sum, t, 0.12044060f);
+  sum = fmaf(sum, t, 0.12386077f);
+  return pyxla::ApproximateExp2(-0.5f * pyxla::kLog2E * a * a) * sum * t;
+}
+
+struct Gelu {
+  template <typename T>
+  static __device__ float Of(float x) {
+    if constexpr (sizeof(T) == sizeof(float)) {
+      return x * normcdff(x);
+    } else {
+      const float tail = NormalTail(fabsf(x));
+      return x * (x < 0 ? tail : 1.0f - tail);
+    }
+  }
+};
+
+struct GeluTanh {
+  template <typename T>
+  static __device__ float Of(float x) {
+    return pyxla::TimesSigmoid<T>(x, kTwiceTanhFactor * (x + kCubeFactor * x * x * x));
+  }
+};
+
+cudaError_t LaunchGeluAndMul(cudaStream_t stream, const Params& p) {
+  switch (p.approximation) {
+    case Approximation::kNone: return pyxla::LaunchGated<Gelu>(stream, p.dtype, p.x, p.out, p.rows, p.d);
+    case Approximation::kTanh: return pyxla::LaunchGated<GeluTanh>(stream, p.dtype, p.x, p.out, p.rows, p.d);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace gelu_and_mul

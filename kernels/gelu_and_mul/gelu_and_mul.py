@@ -1,0 +1,60 @@
+"""gelu_and_mul: the gated activation of GEGLU, with a gradient."""
+
+import torch
+
+from pyxla import Check, accumulation_dtype, custom_op
+
+check = Check("gelu_and_mul")
+
+
+@custom_op
+def gelu_and_mul(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
+    """gelu(x[..., :d]) * x[..., d:], where gelu(v) = v * P(v), P the standard normal distribution function.
+
+    Args:
+        x: [..., 2 * d], the gate and then what it multiplies; float32, bfloat16 or float16.
+        approximate: "none", or "tanh": gelu(v) = v / 2 * (1 + tanh(sqrt(2 / pi) * (v + 0.044715 * v^3))).
+
+    Returns:
+        [..., d], x's dtype. Formed in float32 or better and rounded once.
+
+    Raises:
+        ArgumentError: another dtype (CPU and CUDA tensors may be float64), rank 0, an odd last dimension,
+            another approximation.
+
+    Source: Shazeer, "GLU Variants Improve Transformer", 2020, arXiv:2002.05202; Hendrycks and Gimpel, "Gaussian
+    Error Linear Units", 2016, arXiv:1606.08415.
+    """
+    gate, up = x.to(accumulation_dtype(x.dtype)).chunk(2, dim=-1)
+    return (torch.nn.functional.gelu(gate, approximate=approximate) * up).to(x.dtype)
+
+
+@gelu_and_mul.register_fake
+def _(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
+    check.dtype("x", x, (torch.float32, torch.bfloat16, torch.float16), reference=(torch.float64,))
+    check.that(x.dim() >= 1, "x", "rank 1 or more", f"shape {tuple(x.shape)}")
+    check.that(x.shape[-1] % 2 == 0, "x", "an even last dimension", x.shape[-1], "x is the gate and its factor, joined")
+    check.that(approximate in ("none", "tanh"), "approximate", "none or tanh", approximate)
+    return x.new_empty((*x.shape[:-1], x.shape[-1] // 2))
+
+
+def setup_context(ctx, inputs, output) -> None:
+    x, ctx.approximate = inputs
+    ctx.save_for_backward(x)
+
+
+def backward(ctx, grad: torch.Tensor):
+    """Gradient of x: of the gate, grad * up * gelu'(gate); of its factor, grad * gelu(gate)."""
+    (x,) = ctx.saved_tensors
+    wide = accumulation_dtype(x.dtype)
+    gate, up = x.to(wide).chunk(2, dim=-1)
+    grad = grad.to(wide)
+    of_gate = torch.ops.aten.gelu_backward(grad * up, gate, approximate=ctx.approximate)
+    of_up = grad * torch.nn.functional.gelu(gate, approximate=ctx.approximate)
+    return torch.cat([of_gate, of_up], dim=-1).to(x.dtype), None
+
+
+gelu_and_mul.register_autograd(backward, setup_context=setup_context)
+
+
+gelu_and_mul.register_sharding("rows", operands={"x": -2}, results=[-2])

@@ -1,0 +1,22 @@
+// The three CUDA kernels among which paged_attention.cu chooses. Each takes what paged_attention.h says of Params.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "paged_attention/paged_attention.h"
+
+namespace paged_attention {
+
+// paged_attention_rows.cu: any arguments; one block per token, kv head and four heads of its group.
+cudaError_t LaunchRows(cudaStream_t stream, const Params& params);
+
+// paged_attention_decode.cu: split keys, for sequences of few new tokens, rows of padding and rows without a result;
+// with all_rows right for any.
+bool DecodeCovers(const Params& params);
+cudaError_t LaunchDecode(cudaStream_t stream, const Params& params, bool all_rows);
+
+// paged_attention_prefill.cu: tensor cores, for sequences of many new tokens.
+bool PrefillCovers(const Params& params);
+cudaError_t LaunchPrefill(cudaStream_t stream, const Params& params);
+
+}  // namespace paged_attention

@@ -1,0 +1,120 @@
+// The prefill kernels' work, found on the device from the lengths.
+//
+// The rows of a sequence and kv head are its new tokens times the heads of the group: row r is head r % group of new
+// token r / group. A tile is kRows of them, counted from the sequence's first new token, and is computed over tiles of
+// keys, counted from position 0: neither depends on the rest of the batch.
+#pragma once
+
+#include "paged_attention/paged_attention_device.cuh"
+
+namespace paged_attention {
+namespace prefill {
+
+// Tiles that the shapes allow. A sequence that is not the decode kernel's has more than kDecodeRows rows.
+inline int64_t MaxTiles(const Params& p, int rows_per_tile) {
+  const int64_t rows = p.tokens * (p.heads / p.kv_heads), seqs = rows / (kDecodeRows + 1);
+  return rows / rows_per_tile + (seqs < p.seqs ? seqs : p.seqs);
+}
+
+struct Tile {
+  int seq;
+  int position;  // of the first row's token
+  int token;     // of the first row, in the query
+  int head;      // of the first row, within its group
+  int rows;
+  int key_begin, key_end;  // positions that any row sees
+};
+
+// Whether every row sees every key of the tile of keys `t`.
+template <int kKeys>
+__device__ inline bool IsFull(const Params& p, const Tile& tile, int t) {
+  return (t + 1) * kKeys <= tile.position + 1 && t * kKeys > tile.key_end - 1 - p.window;
+}
+
+// A block's view of all tiles, sequence by sequence. Each thread counts those of a range of sequences.
+template <int kRows, int kThreads>
+class TileList {
+ public:
+  // For all threads together. None, if num_seqs or query_start_loc is wrong.
+  __device__ int Count(const Params& p) {
+    const int thread = threadIdx.x, lane = thread % kWarpSize, warp = thread / kWarpSize;
+    const int count = p.num_seqs[0], range = Range(p);
+    bool wrong = count < 0 || count > p.seqs;
+    int tiles = 0;
+    if (!wrong) {
+      wrong = p.query_start_loc[0] != 0 || p.query_start_loc[count] > p.tokens;
+      for (int seq = thread * range; seq < min((thread + 1) * range, count); ++seq) {
+        const Sequence s = ReadSequence(p, seq);
+        wrong = wrong || s.new_tokens < 0;
+        tiles += Tiles(p, s);
+      }
+    }
+    int sum = tiles;
+    for (int lanes = 1; lanes < kWarpSize; lanes *= 2) {
+      const int before = __shfl_up_sync(kAllLanes, sum, lanes);
+      if (lane >= lanes) sum += before;
+    }
+    if (lane == kWarpSize - 1) warp_tiles_[warp] = sum;
+    if (__syncthreads_or(wrong)) return 0;
+    int before = 0, total = 0;
+    for (int w = 0; w < kThreads / kWarpSize; ++w) {
+      if (w < warp) before += warp_tiles_[w];
+      total += warp_tiles_[w];
+    }
+    starts_[thread] = before + sum - tiles;
+    __syncthreads();
+    return total;
+  }
+
+  // For all lanes of a warp together. Precondition: index is below the count.
+  __device__ Tile Find(const Params& p, int index) const {
+    // The last range that starts at or before the tile, and the sequence in it.
+    unsigned at_or_before = 0;
+    for (int i = threadIdx.x % kWarpSize; i < kThreads; i += kWarpSize) at_or_before += starts_[i] <= index;
+    const int thread = static_cast<int>(__reduce_add_sync(kAllLanes, at_or_before)) - 1;
+    int seq = thread * Range(p), left = index - starts_[thread];
+    Sequence s = ReadSequence(p, seq);
+    for (int tiles = Tiles(p, s); left >= tiles; tiles = Tiles(p, s)) {
+      left -= tiles;
+      s = ReadSequence(p, ++seq);
+    }
+
+    const int group = static_cast<int>(p.heads / p.kv_heads);
+    const int64_t row = static_cast<int64_t>(left) * kRows, rows = static_cast<int64_t>(s.new_tokens) * group - row;
+    Tile tile;
+    tile.seq = seq;
+    tile.position = s.length - s.new_tokens + static_cast<int>(row / group);
+    tile.token = s.row + static_cast<int>(row / group);
+    tile.head = static_cast<int>(row % group);
+    tile.rows = rows < kRows ? static_cast<int>(rows) : kRows;
+    tile.key_begin = static_cast<int>(max(static_cast<int64_t>(0), tile.position - p.window + 1));
+    tile.key_end = tile.position + (tile.head + tile.rows - 1) / group + 1;
+    return tile;
+  }
+
+ private:
+  __device__ static int Range(const Params& p) { return static_cast<int>((p.seqs + kThreads - 1) / kThreads); }
+
+  __device__ static int Tiles(const Params& p, const Sequence& s) {
+    if (!s.is_valid || IsDecode(p, s.new_tokens)) return 0;
+    return static_cast<int>((s.new_tokens * (p.heads / p.kv_heads) + kRows - 1) / kRows);
+  }
+
+  int starts_[kThreads], warp_tiles_[kThreads / kWarpSize];
+};
+
+// One row of a tile. Rows behind the tile's last one repeat it and are not written.
+struct Row {
+  bool exists;
+  int position;
+  int64_t head;  // among all rows of the output: token * heads + head
+};
+
+__device__ inline Row FindRow(const Params& p, const Tile& tile, int64_t kv_head, int index) {
+  const int group = static_cast<int>(p.heads / p.kv_heads), row = tile.head + min(index, tile.rows - 1);
+  return {index < tile.rows, tile.position + row / group,
+          (static_cast<int64_t>(tile.token) + row / group) * p.heads + kv_head * group + row % group};
+}
+
+}  // namespace prefill
+}  // namespace paged_attention

@@ -1,0 +1,141 @@
+"""What slopes, sinks, float8 caches and the log-sum-exp result promise beyond right numbers."""
+
+import math
+
+import pytest
+import torch
+from pyxla_kernels.paged_attention.batches import arguments, integers
+from pyxla_kernels.paged_attention.cases import ALL_OPTIONS, BAD_INPUTS, F8, RAGGED
+from pyxla_kernels.paged_attention.paged_attention import paged_attention, paged_attention_lse
+
+from pyxla import ArgumentError
+
+
+def on_xla(op, arguments: dict) -> tuple[torch.Tensor, ...]:
+    """The results of the op on XLA tensors, as CPU tensors."""
+    import torch_xla
+
+    results = op(**{n: v.to(torch_xla.device()) if torch.is_tensor(v) else v for n, v in arguments.items()})
+    return tuple(t.cpu() for t in (results if isinstance(results, tuple) else (results,)))
+
+
+def batch(lengths=RAGGED, dtype: torch.dtype = torch.float32, **options) -> dict:
+    return arguments(torch.Generator().manual_seed(0), lengths, dtype, **options)
+
+
+def one_token_each(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, **changes) -> dict:
+    """Row i sees one key, keys[i], and one value: the result is the value and lse the logit."""
+    count = len(query)
+    return {
+        "query": query[:, None],
+        "kv_cache": torch.stack([keys, values])[:, :, None, None],
+        "context_lens": integers(*[1] * count),
+        "block_tables": torch.arange(count, dtype=torch.int32)[:, None],
+        "query_start_loc": torch.arange(count + 1, dtype=torch.int32),
+        "num_seqs": integers(count),
+        "scale": 1.0,
+    } | changes
+
+
+@pytest.mark.parametrize("bad", BAD_INPUTS, ids=str)
+def test_lse_op_refuses_what_the_other_does(bad):
+    with pytest.raises(ArgumentError) as error:
+        paged_attention_lse(**bad.arguments())
+    assert bad.message.replace("paged_attention:", "paged_attention_lse:") in error.value.message
+
+
+@pytest.mark.parametrize("options", [{}, ALL_OPTIONS], ids=["plain", "all-options"])
+def test_both_ops_give_the_same_result_bit_for_bit(options):
+    a = batch([*RAGGED, (1, 2100)], torch.bfloat16, **options)
+    assert torch.equal(on_xla(paged_attention, a)[0], on_xla(paged_attention_lse, a)[0])
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        {"alibi_slopes": torch.zeros(8)},
+        {"sinks": torch.full((8,), -math.inf)},
+        {"kv_scales": torch.ones(2, 2)},
+    ],
+    ids=lambda nothing: next(iter(nothing)),
+)
+def test_values_that_change_nothing(nothing):
+    a = batch([*RAGGED, (1, 2100)], cache_dtype=F8)
+    for got, want in zip(on_xla(paged_attention_lse, a | nothing), on_xla(paged_attention_lse, a), strict=True):
+        assert torch.equal(got, want)
+
+
+def test_sink_of_a_context_without_weight_takes_all():
+    """A logit of -200 beside a sink of 0: the sum is the sink's."""
+    query, keys, values = torch.full((1, 8), 5.0), torch.full((1, 8), -5.0), torch.ones(1, 8)
+    out, lse = on_xla(paged_attention_lse, one_token_each(query, keys, values, sinks=torch.zeros(1)))
+    assert out.abs().max() == 0 and lse.item() == 0
+
+
+def test_bias_grows_with_the_distance():
+    """All products are 0: the weights are a geometric series in e^slope."""
+    a = batch([(1, 40)], heads=(1, 1), d=8, scale=0.0)
+    slope = 0.25
+    weights = torch.exp(slope * torch.arange(-39, 1).double())
+    _, lse = on_xla(paged_attention_lse, a | {"alibi_slopes": torch.tensor([slope])})
+    assert abs(lse.item() - math.log(weights.sum().item())) < 1e-6
+
+
+@pytest.mark.parametrize("d", [8, 64, 256])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_every_float8_is_read_exactly(d, dtype):
+    codes = torch.arange(256, dtype=torch.uint8).view(F8)
+    values = codes.reshape(-1, d)
+    a = one_token_each(torch.zeros(len(values), d, dtype=dtype), torch.zeros_like(values), values)
+    got = on_xla(paged_attention, a)[0].flatten()
+    assert torch.equal(got.nan_to_num(999), codes.to(dtype).nan_to_num(999))
+    assert got.isnan().nonzero().flatten().tolist() == [0x7F, 0xFF]
+
+    # Row i takes element i of the codes, times 1, as its logit.
+    finite = codes.float().nan_to_num(0).to(F8).reshape(-1, d).repeat_interleave(d, dim=0)
+    one_hot = torch.eye(d, dtype=dtype).repeat(256 // d, 1)
+    _, lse = on_xla(paged_attention_lse, one_token_each(one_hot, finite, finite))
+    torch.testing.assert_close(lse.flatten(), codes.float().nan_to_num(0), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("cut", [16, 1024])
+def test_results_of_two_parts_of_a_context_merge_to_the_whole(cut):
+    """What lse is for: the parts' results weighed by e^lse."""
+    whole = batch([(1, 2100)])
+    out, lse = on_xla(paged_attention_lse, whole)
+    blocks = cut // 16
+    first = whole | {"context_lens": integers(cut), "block_tables": whole["block_tables"][:, :blocks]}
+    rest = whole | {"context_lens": integers(2100 - cut), "block_tables": whole["block_tables"][:, blocks:]}
+    parts = [on_xla(paged_attention_lse, part) for part in (first, rest)]
+    outs, lses = (torch.stack(t).double() for t in zip(*parts, strict=True))
+    torch.testing.assert_close(lses.logsumexp(0), lse.double(), rtol=1e-6, atol=1e-6)
+    merged = (lses.softmax(0)[..., None] * outs).sum(0)
+    torch.testing.assert_close(merged, out.double(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("where", [0, 1], ids=["key", "value"])
+def test_nan_in_a_float8_cache_reaches_the_rows_that_see_it_and_no_other(where):
+    a = batch([(30, 40)], block_size=8, cache_dtype=F8, scaled=True, sinks=True, alibi=True, sliding_window=6)
+    a["kv_cache"][where, a["block_tables"][0, 2], 3] = torch.nan
+    distance = torch.arange(10, 40) - 19
+    sees = (distance >= 0) & (distance < 6)
+    out, lse = on_xla(paged_attention_lse, a)
+    assert torch.equal(out.isnan().any(dim=2).any(dim=1), sees)
+    assert torch.equal(lse.isnan().any(dim=1), sees & (where == 0))
+
+
+def test_cache_of_more_than_2_to_the_31_elements():
+    """Keys and values each have more; what is in sight lies at the far end of both."""
+    import torch_xla
+    import torch_xla.runtime
+
+    if torch_xla.runtime.device_type() != "CUDA":
+        pytest.skip("a cache of 8.6 GB: on a GPU alone")
+    small = batch([(1, 700), (9, 300)], torch.bfloat16, heads=(8, 8), d=128, block_size=256)
+    want = on_xla(paged_attention, small)[0]
+    used = small["kv_cache"].shape[1]
+    blocks = 2**31 // small["kv_cache"][0, 0].numel() + used
+    cache = torch.full((2, blocks, 256, 8, 128), torch.nan, dtype=torch.bfloat16, device=torch_xla.device())
+    cache[:, -used:] = small["kv_cache"].to(torch_xla.device())
+    tables = small["block_tables"].clamp(min=0) + (blocks - used)
+    assert torch.equal(on_xla(paged_attention, small | {"kv_cache": cache, "block_tables": tables})[0], want)

@@ -1,0 +1,7 @@
+"""Inputs of rms_norm_triton: those of every op that computes it, so that two of them are tested and timed alike."""
+
+from pyxla_kernels.common.rms_norm_cases import BENCHES, CASES, bad_inputs
+
+__all__ = ["BAD_INPUTS", "BENCHES", "CASES"]
+
+BAD_INPUTS = bad_inputs("rms_norm_triton")

@@ -1,0 +1,67 @@
+"""What `devtool bench` times: an op's BENCHES in its cases.py, and `python -m pyxla.benchmark`, which measures them.
+
+Each bench is compared with the reference in float64 first. Then its layers are timed in turns, so that noise hits all
+alike: raw calls of the handler, the op in a compiled XLA step, and what a user would take instead.
+
+`python -m pyxla.benchmark OP... --device cpu|cuda --json FILE` measures without devtool, with the libraries that pyxla
+finds; `devtool bench --load FILE` shows the run. The peers are timed if torch sees the device, "xla step" if torch_xla
+is installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+__all__ = ["Bench", "nbytes"]
+
+Arguments = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One input to time an op on.
+
+    Attributes:
+        name: short: "bf16-16384x4096".
+        why: what this size stands for.
+        build: makes the arguments by name, CPU tensors, from a seeded generator, as Case.build.
+        bytes: the fewest bytes that a call must move, from its arguments: each operand and result once.
+        operations: the fewest floating-point operations of a call.
+        peer: the same in torch's own ops, called with the arguments by name on the device: timed eagerly as "torch" and
+            as "torch.compile". What it returns are the op's results, those of arguments updated in place left out.
+        reads_lengths: the peer reads data on the host, such as lengths: there is no one graph to compile.
+        others: name -> a function that is called with the arguments by name, as CUDA tensors, does what need not be
+            done for each call, and returns the call. ImportError: it is not installed.
+        sample: for what is too large for float64: from the arguments, those of a smaller call, and which rows of every
+            result of the whole call it computes.
+        roundings: as in Case.
+        devices: where it makes sense: "cpu", "cuda".
+    """
+
+    name: str
+    why: str
+    build: Callable[[torch.Generator], Arguments]
+    bytes: Callable[[Arguments], int]
+    operations: Callable[[Arguments], int]
+    peer: Callable[..., Any] | None = None
+    reads_lengths: bool = False
+    others: dict[str, Callable[..., Callable[[], Any]]] = field(default_factory=dict)
+    sample: Callable[[Arguments], tuple[Arguments, torch.Tensor]] | None = None
+    roundings: int = 16
+    devices: tuple[str, ...] = ("cpu", "cuda")
+
+    def __str__(self) -> str:
+        return self.name
+
+    def arguments(self, seed: int = 0) -> Arguments:
+        """The arguments for a seed."""
+        return self.build(torch.Generator().manual_seed(seed))
+
+
+def nbytes(*tensors: torch.Tensor | None) -> int:
+    """Bytes of all these together; a tensor that is absent has none."""
+    return sum(t.nbytes for t in tensors if t is not None)

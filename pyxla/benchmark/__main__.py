@@ -1,0 +1,113 @@
+"""Measures the benches of some ops; what `devtool bench` runs: `python -m pyxla.benchmark rms_norm --device cpu`.
+
+Prints a line of JSON for each event: {"plan": ...}, {"device": ...}, {"tell": ...}, and last of all {"run": ...}, the
+whole document; or {"problem": ...}. What else is printed, by XLA or a compiler, goes to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, TextIO
+
+
+def main() -> None:
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(prog="python -m pyxla.benchmark", description=__doc__.partition("\n")[0])
+    parser.add_argument("ops", nargs="+", metavar="OP")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--case", action="append", default=[], dest="cases", metavar="NAME")
+    parser.add_argument("--layer", action="append", default=[], dest="layers", choices=["raw", "xla", "peers"])
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--list", action="store_true", help="only the plan")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the document in a file too")
+    options = parser.parse_args()
+    os.environ["PJRT_DEVICE"] = options.device.upper()
+    # What waits on torch's threads would take the other layers' time: they are to sleep between two calls.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    with own_stdout() as channel, tempfile.TemporaryDirectory(prefix="pyxla-bench-") as folder:
+        run(options, Path(folder), channel)
+
+
+def own_stdout() -> TextIO:
+    """The process's stdout for the events alone; who else prints there now prints to stderr."""
+    channel = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return channel
+
+
+def run(options: argparse.Namespace, folder: Path, channel: TextIO) -> None:
+    """Measures what the options name and writes the events."""
+
+    def send(**event: Any) -> None:
+        channel.write(json.dumps(event) + "\n")
+        channel.flush()
+
+    from pyxla import hlo
+    from pyxla.benchmark import run as runs
+    from pyxla.errors import PyxlaError
+
+    # Before XLA's first computation: the custom calls of a compiled step are counted in its module.
+    if hlo.dump_folder() is None:
+        hlo.dump_to(folder)
+    plan = [(op, bench) for op in options.ops for bench in benches(op) if options.device in bench.devices]
+    if options.list:
+        send(plan=[{"op": op, "case": bench.name, "why": bench.why} for op, bench in plan])
+        return
+    known = sorted({bench.name for _, bench in plan})
+    for name in options.cases:
+        if name not in known:
+            send(problem="case", name=name, known=known)
+            return
+    plan = [(op, bench) for op, bench in plan if not options.cases or bench.name in options.cases]
+    if not plan:
+        send(problem="none")
+        return
+    layers = options.layers or list(runs.LAYERS)
+    send(plan=[{"op": op, "case": bench.name, "why": bench.why} for op, bench in plan],
+         steps=2 * runs.RATES + sum(runs.steps_of(bench, layers, options.rounds) for _, bench in plan))  # fmt: skip
+    try:
+        from pyxla.benchmark.cuda import cuda_device
+        from pyxla.benchmark.host import HostDevice
+        from pyxla.op import find_op
+
+        device = HostDevice() if options.device == "cpu" else cuda_device()
+        send(device=device.about)
+        document = {"schema": runs.SCHEMA, "rounds": options.rounds, **runs.environment(device)}
+        rates = runs.rates(device, lambda what: send(tell=what))
+        document["cases"] = []
+        for op, bench in plan:
+            importlib.import_module(f"pyxla_kernels.{op}.{op}")
+
+            def tell(what: str, where: str = f"{op} {bench.name}") -> None:
+                send(tell=f"{where}: {what}")
+
+            record = runs.measure(find_op(op), bench, device, layers=layers, rounds=options.rounds, tell=tell)
+            document["cases"].append(record)
+        document["rates"] = runs.rates(device, lambda what: send(tell=what), rates)
+    except PyxlaError as error:
+        send(problem="pyxla", message=error.message, hint=error.hint)
+        return
+    if options.json:
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    send(run=document)
+
+
+def benches(op: str) -> list[Any]:
+    """BENCHES of the op's cases.py; none where there is no such list, or file."""
+    try:
+        return list(getattr(importlib.import_module(f"pyxla_kernels.{op}.cases"), "BENCHES", []))
+    except ModuleNotFoundError as error:
+        if error.name != f"pyxla_kernels.{op}.cases":
+            raise
+        return []
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()

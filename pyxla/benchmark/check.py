@@ -1,0 +1,79 @@
+"""Right before fast: what a layer computes against the reference in float64, before anyone times it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from pyxla.benchmark import Arguments, Bench
+from pyxla.compare import compare
+from pyxla.op import CustomOp
+from pyxla.testing import oracle
+
+# Of a peer, which only has to do the same work: root mean square of the error over that of the result.
+_PEER_ERROR = 0.03
+
+
+class Expected:
+    """What an op must compute for a bench: all of it, or a sample of the rows.
+
+    Attributes:
+        extent: what is compared, for the record: "all", or "24 rows".
+    """
+
+    def __init__(self, op: CustomOp, bench: Bench, arguments: Arguments, place: torch.device | None = None):
+        """Runs the reference.
+
+        Args:
+            op, bench: what is checked.
+            arguments: the bench's, on the CPU.
+            place: where the reference runs and comparisons are made: a GPU is done with float64 a hundred times sooner.
+        """
+        self._op, self._bench = op, bench
+        self._place = place or torch.device("cpu")
+        self._where = f"{op.name}[{bench.name}]"
+        self._rows = None
+        if bench.sample:
+            arguments, self._rows = bench.sample(arguments)
+        moved = {n: v.to(self._place) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
+        self._want = oracle(op, moved)
+        self.extent = "all"
+        if self._rows is not None:
+            self.extent = f"{len(self._rows)} rows"
+
+    def compare(self, outputs: Sequence[torch.Tensor]) -> float:
+        """The worst error as a share of what is allowed.
+
+        Args:
+            outputs: the arguments updated in place, then the results; of any device.
+
+        Raises:
+            AssertionError: an element is wrong, or was not written.
+        """
+        assert len(outputs) == len(self._want), f"{self._where}: expected {len(self._want)} results, got {len(outputs)}"
+        return max(self._compare_one(got, want) for got, want in zip(outputs, self._want, strict=True))
+
+    def compare_peer(self, results: Sequence[torch.Tensor], mutated: Sequence[torch.Tensor]) -> None:
+        """The same for a peer, in its own rounding: its results, or where an op has none, what it updated in place.
+
+        Raises:
+            AssertionError: it does other work.
+        """
+        count = len(self._op.schema.mutated)
+        want = self._want[count:] if results else self._want[:count]
+        for got, wanted in zip(results or mutated, want, strict=True):
+            got, wanted = self._chosen(got).double(), wanted.double()
+            assert got.shape == wanted.shape, f"shape: expected {tuple(wanted.shape)}, got {tuple(got.shape)}"
+            error = (got - wanted).square().mean().sqrt() / wanted.square().mean().sqrt().clamp(min=1e-30)
+            assert not error > _PEER_ERROR and not error.isnan(), f"values: expected the op's, got {error:.2g} off"
+
+    def _compare_one(self, got: torch.Tensor, want: torch.Tensor) -> float:
+        if self._rows is not None and got.is_floating_point():
+            count = int(got.isnan().sum()) - int(want.isnan().sum())
+            assert count <= 0, f"{self._where}: values: expected every row to be written, got {count} NaN"
+        return compare(self._where, self._chosen(got), want, roundings=self._bench.roundings)
+
+    def _chosen(self, got: torch.Tensor) -> torch.Tensor:
+        got = got.to(self._place)
+        return got if self._rows is None else got[self._rows.to(self._place)]

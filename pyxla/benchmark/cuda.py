@@ -1,0 +1,211 @@
+"""A GPU as a device to measure on: events around the replay of a CUDA graph, on memory of torch's or of CuPy's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from pyxla import cuda_plugin
+from pyxla.errors import PyxlaError, mismatch
+from pyxla.raw_call import Buffer
+
+# Written between two calls: more than the L2 cache of any GPU holds (H200: 50 MiB, B200: 126 MiB).
+_OTHER_BYTES = 256 << 20
+_COPY_BYTES = 2 << 30
+_MATRIX = 8192
+
+
+def cuda_device() -> TorchCudaDevice | CupyCudaDevice:
+    """The GPU through a torch that has CUDA, which the peers need too; else through CuPy.
+
+    Raises:
+        PyxlaError: no GPU, or neither torch with CUDA nor CuPy.
+    """
+    cuda_plugin.gpus()
+    return TorchCudaDevice() if torch.cuda.is_available() else CupyCudaDevice()
+
+
+class _CudaDevice:
+    """What both share; the attributes are those of HostDevice."""
+
+    platform, kind = "CUDA", "cuda"
+    step_seconds, step_bytes = 0.002, 8 << 30
+    how = "replayed as a CUDA graph"
+    cold = f"{_OTHER_BYTES >> 20} MiB written before each call"
+
+    def __init__(self) -> None:
+        (major, minor), driver = cuda_plugin.gpus()[0].capability, cuda_plugin.driver_version()
+        self.about = {
+            "kind": self.kind,
+            "name": cuda_plugin.gpus()[0].name,
+            "capability": f"{major}.{minor}",
+            "driver": f"CUDA {driver[0]}.{driver[1]}",
+        }
+
+
+class TorchCudaDevice(_CudaDevice):
+    """The GPU that torch calls cuda:0, on torch's current stream."""
+
+    without_peers = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peers = torch.device("cuda", 0)
+        self._other_data = torch.empty(_OTHER_BYTES, dtype=torch.uint8, device=self.peers)
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A dense copy in this device's memory."""
+        return tensor.contiguous().to(self.peers)
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Memory whose bytes are ones: NaN in every float dtype, so that an element that nobody writes shows."""
+        made = torch.empty(tuple(shape), dtype=dtype, device=self.peers)
+        made.reshape(-1).view(torch.uint8).fill_(0xFF)
+        return made
+
+    def read(self, array: torch.Tensor) -> torch.Tensor:
+        """The array as a tensor."""
+        return array
+
+    def run(self, launch: Callable[[int], None]) -> None:
+        """Makes a raw call and waits for it: so that what a kernel's first launch does is not captured."""
+        launch(torch.cuda.current_stream().cuda_stream)
+        torch.cuda.synchronize()
+
+    def bind(self, launches: Sequence[Callable[[int], None]]) -> Callable[[], None]:
+        """These raw calls one after the other, captured as a CUDA graph."""
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for launch in launches:
+                launch(torch.cuda.current_stream().cuda_stream)
+        return graph.replay
+
+    def seconds(self, call: Callable[[], Any], *, cold: bool) -> float:
+        """GPU time from before a call to behind it; `cold`: with other data in L2 than its own."""
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        if cold:
+            # The host is ahead while the GPU writes: what follows waits for nothing but the GPU.
+            self.write_other_data()
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) * 1e-3
+
+    def write_other_data(self) -> None:
+        """As HostDevice.write_other_data."""
+        self._other_data.zero_()
+
+    def copy_rate(self) -> tuple[Callable[[], Any], int, str]:
+        """As HostDevice.copy_rate."""
+        source = torch.ones(_COPY_BYTES, dtype=torch.uint8, device=self.peers)
+        target = torch.empty_like(source)
+        return lambda: target.copy_(source), 2 * _COPY_BYTES, f"a copy of {_COPY_BYTES >> 20} MiB by torch"
+
+    def matrix_rate(self) -> tuple[Callable[[], Any], int, str]:
+        """As HostDevice.matrix_rate."""
+        a, b = (torch.randn(_MATRIX, _MATRIX, device=self.peers).bfloat16() for _ in range(2))
+        out = torch.empty_like(a)
+        return lambda: torch.matmul(a, b, out=out), 2 * _MATRIX**3, f"a bfloat16 product of {_MATRIX}^3 by torch"
+
+
+class CupyCudaDevice(_CudaDevice):
+    """The GPU where torch has no CUDA: CuPy's memory, and a stream of its own."""
+
+    peers = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        try:
+            import cupy
+        except ImportError as error:
+            hint = "PYXLA_SET=cuda13 bin/devtool"
+            raise PyxlaError(mismatch("bench", "memory", "CuPy, or a torch with CUDA", error), hint) from error
+        self._cupy = cupy
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._other_data = self._memory(_OTHER_BYTES)
+        self.without_peers = f"torch {torch.__version__} sees no GPU"
+
+    def copy(self, tensor: torch.Tensor) -> Buffer:
+        """A dense copy in this device's memory."""
+        source = tensor.contiguous()
+        buffer = self.empty(source.shape, source.dtype)
+        if source.nbytes:
+            buffer.owner.copy_from_host(source.data_ptr(), source.nbytes)
+        return buffer
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Buffer:
+        """Memory whose bytes are ones: NaN in every float dtype, so that an element that nobody writes shows."""
+        size = math.prod(shape) * dtype.itemsize
+        memory = self._memory(size)
+        if size:
+            memory.memset(0xFF, size)
+        return Buffer(memory.ptr, tuple(shape), dtype, memory)
+
+    def read(self, array: Buffer) -> torch.Tensor:
+        """The array as a tensor, on the CPU."""
+        self._cupy.cuda.runtime.deviceSynchronize()
+        own = torch.empty(array.shape, dtype=array.dtype)
+        if own.nbytes:
+            array.owner.copy_to_host(own.data_ptr(), own.nbytes)
+        return own
+
+    def run(self, launch: Callable[[int], None]) -> None:
+        """As TorchCudaDevice.run."""
+        self._cupy.cuda.runtime.deviceSynchronize()
+        launch(self._stream.ptr)
+        self._stream.synchronize()
+
+    def bind(self, launches: Sequence[Callable[[int], None]]) -> Callable[[], None]:
+        """These raw calls one after the other, captured as a CUDA graph."""
+        self._cupy.cuda.runtime.deviceSynchronize()
+        with self._stream:
+            self._stream.begin_capture()
+            for launch in launches:
+                launch(self._stream.ptr)
+            graph = self._stream.end_capture()
+        return lambda: graph.launch(self._stream)
+
+    def seconds(self, call: Callable[[], Any], *, cold: bool) -> float:
+        """As TorchCudaDevice.seconds."""
+        start, end = (self._cupy.cuda.Event() for _ in range(2))
+        if cold:
+            self.write_other_data()
+        start.record(self._stream)
+        call()
+        end.record(self._stream)
+        end.synchronize()
+        return self._cupy.cuda.get_elapsed_time(start, end) * 1e-3
+
+    def write_other_data(self) -> None:
+        """As HostDevice.write_other_data."""
+        self._other_data.memset_async(0, _OTHER_BYTES, self._stream)
+
+    def copy_rate(self) -> tuple[Callable[[], Any], int, str]:
+        """As HostDevice.copy_rate."""
+        source, target = self._memory(_COPY_BYTES), self._memory(_COPY_BYTES)
+        source.memset(1, _COPY_BYTES)
+
+        def copy() -> None:
+            target.copy_from_device_async(source, _COPY_BYTES, self._stream)
+
+        return copy, 2 * _COPY_BYTES, f"a copy of {_COPY_BYTES >> 20} MiB by CUDA"
+
+    def matrix_rate(self) -> tuple[Callable[[], Any], int, str]:
+        """As HostDevice.matrix_rate; CuPy has no product of bfloat16, float16 is as fast."""
+        a, b = (self._cupy.random.standard_normal((_MATRIX, _MATRIX), dtype="float32").astype("float16") for _ in "ab")
+        out = self._cupy.empty_like(a)
+        self._cupy.cuda.runtime.deviceSynchronize()
+
+        def product() -> None:
+            with self._stream:
+                self._cupy.matmul(a, b, out=out)
+
+        return product, 2 * _MATRIX**3, f"a float16 product of {_MATRIX}^3 by CuPy"
+
+    def _memory(self, size: int) -> Any:
+        return self._cupy.cuda.MemoryPointer(self._cupy.cuda.Memory(size), 0)

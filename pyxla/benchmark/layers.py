@@ -1,0 +1,202 @@
+"""The layers of a bench: what is timed side by side. Preparing a layer checks its numbers: a wrong one never exists.
+
+"raw" is one call of the handler with cold caches. In "raw step" and "xla step" several calls follow each other, the one
+through ctypes, the other in a compiled XLA graph; what a step of one call costs more than a call is taken off. There
+each call gets the result of the one before, where a result fits an operand, and caches are as that leaves them.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pyxla.benchmark import Arguments
+from pyxla.benchmark.check import Expected
+from pyxla.op import CustomOp
+from pyxla.raw_call import prepare
+
+WARM_UP = 3
+_MOST_CALLS = 128
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A layer that is not timed, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass
+class Single:
+    """A layer whose calls are timed one at a time, with cold caches.
+
+    Attributes:
+        name: as the table has it.
+        how: how it is called, for the record.
+        device: what it runs on, HostDevice or one of cuda.py.
+        call: one call.
+        seconds: what was measured so far.
+    """
+
+    name: str
+    how: str
+    device: Any
+    call: Callable[[], Any]
+    calls: int = 1
+    seconds: list[float] = field(default_factory=list)
+
+    def measure(self) -> None:
+        """Takes one sample."""
+        self.seconds.append(self.device.seconds(self.call, cold=True))
+
+    @property
+    def caches(self) -> str:
+        """What the caches hold when a call begins."""
+        return "cold"
+
+    def samples(self) -> list[float]:
+        """Seconds of a call, one per round."""
+        return self.seconds
+
+
+@dataclass
+class Step:
+    """A layer of which a step of several calls is timed, and one of a single call.
+
+    Attributes:
+        name, how: as in Single.
+        clock: seconds that a call of what it is given takes.
+        one, many: the two steps.
+        calls: calls of `many`.
+    """
+
+    name: str
+    how: str
+    clock: Callable[[Callable[[], Any]], float]
+    one: Callable[[], Any]
+    many: Callable[[], Any]
+    calls: int
+    _one: list[float] = field(default_factory=list)
+    _many: list[float] = field(default_factory=list)
+
+    def measure(self) -> None:
+        """Takes one sample of each step."""
+        # The first call behind another layer's finds even Python's own code out of the caches.
+        self.clock(self.one)
+        self._one.append(self.clock(self.one))
+        self._many.append(self.clock(self.many))
+
+    @property
+    def caches(self) -> str:
+        """As in Single."""
+        return "as the call before leaves them"
+
+    def samples(self) -> list[float]:
+        """Seconds of a call, one per round, without what a step costs whatever its length."""
+        one, many = statistics.median(self._one), statistics.median(self._many)
+        # many = start + calls * call, one = start + call. A single step's noise may exceed its calls: never below none.
+        start = min(max(0.0, (one * self.calls - many) / (self.calls - 1)), one)
+        return [max(time - start, 0.01 * time) / self.calls for time in self._many]
+
+
+def chained_operand(op: CustomOp, arguments: Arguments, results: Sequence[Any]) -> tuple[str, int] | None:
+    """The operand that the next call of a step takes from the one before, and which result it is; None if none fits."""
+    if op.schema.mutated:
+        return None
+    for index, result in enumerate(results):
+        for operand in op.schema.tensors:
+            value = arguments.get(operand.name)
+            if value is not None and (tuple(value.shape), value.dtype) == (tuple(result.shape), result.dtype):
+                return operand.name, index
+    return None
+
+
+def step_calls(op: CustomOp, arguments: Arguments, results: Sequence[Any], seconds: float, device: Any) -> int:
+    """How many calls a step has: enough that its start does not count.
+
+    Calls that do not depend on each other have operands of their own: XLA would make two equal calls one. Then memory
+    is a limit too.
+    """
+    wanted = min(max(4, math.ceil(device.step_seconds / max(seconds, 1e-9))), _MOST_CALLS)
+    if op.schema.mutated or chained_operand(op, arguments, results):
+        return wanted
+    tensors = [*(v for v in arguments.values() if isinstance(v, torch.Tensor)), *results]
+    return max(2, min(wanted, device.step_bytes // max(1, sum(t.nbytes for t in tensors))))
+
+
+class Raw:
+    """Raw calls of an op on memory of the device's.
+
+    Attributes:
+        results: the op's results without data, for their shapes and dtypes.
+        chained: as chained_operand.
+        error: worst error of the call that was checked, as a share of what is allowed.
+    """
+
+    def __init__(self, op: CustomOp, arguments: Arguments, device: Any, expected: Expected):
+        """Makes one call and checks its numbers.
+
+        Raises:
+            AssertionError: they are wrong.
+            PyxlaError: the handler's own error.
+        """
+        self._op, self._arguments, self._device = op, arguments, device
+        values = op.schema.bind((), arguments)
+        metas = tuple(torch.empty_like(v, device="meta") if isinstance(v, torch.Tensor) else v for v in values)
+        self.results = op.infer_results(metas)
+        self.chained = chained_operand(op, arguments, self.results)
+        size = op.workspace_bytes(metas, device.platform)
+        self._workspace = None if size is None else device.empty((size,), torch.uint8)
+        self._operands, self._outputs = self._copies(), self._empties()
+        launch = self._launch(self._operands, self._outputs)
+        device.run(launch)
+        mutated = (self._operands[argument.name] for argument in op.schema.mutated)
+        self.error = expected.compare([device.read(array) for array in (*mutated, *self._outputs)])
+        self._first = launch
+
+    def single(self) -> Single:
+        """The layer "raw"."""
+        return Single("raw", self._device.how, self._device, self._device.bind([self._first]))
+
+    def step(self, calls: int) -> Step:
+        """The layer "raw step"."""
+        launches = self._launches(calls)
+        one, many = self._device.bind(launches[:1]), self._device.bind(launches)
+        return Step("raw step", self._device.how, lambda call: self._device.seconds(call, cold=False), one, many, calls)
+
+    def _launches(self, calls: int) -> list[Callable[[int], None]]:
+        if self._op.schema.mutated:
+            return [self._first] * calls
+        if self.chained is None:
+            own = [self._launch(self._copies(), self._empties()) for _ in range(calls - 1)]
+            return [self._first, *own]
+        # The first call reads the bench's own operand in every step; the others take turns with two results.
+        name, index = self.chained
+        turns = [self._outputs, self._empties()]
+        others = [self._launch({**self._operands, name: turns[turn][index]}, turns[1 - turn]) for turn in range(2)]
+        return [self._first, *(others[number % 2] for number in range(calls - 1))]
+
+    def _launch(self, operands: Arguments, results: Sequence[Any]) -> Callable[[int], None]:
+        return prepare(self._op, operands, results, self._device.platform, workspace=self._workspace)
+
+    def _copies(self) -> Arguments:
+        return {n: self._device.copy(v) if isinstance(v, torch.Tensor) else v for n, v in self._arguments.items()}
+
+    def _empties(self) -> list[Any]:
+        return [self._device.empty(tuple(t.shape), t.dtype) for t in self.results]
+
+
+def warm_up(layer: Single | Step) -> float:
+    """Makes a few calls whose times do not count; returns the shortest."""
+    for _ in range(WARM_UP):
+        layer.measure()
+    shortest = min(layer.samples())
+    for name in ("seconds", "_one", "_many"):
+        getattr(layer, name, []).clear()
+    return shortest

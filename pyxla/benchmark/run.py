@@ -1,0 +1,179 @@
+"""One run: the device's own rates, then each bench, its layers timed in turns."""
+
+from __future__ import annotations
+
+import gc
+import importlib.metadata
+import os
+import platform
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+from pyxla.benchmark import Arguments, Bench
+from pyxla.benchmark.check import Expected
+from pyxla.benchmark.layers import Raw, Single, Skipped, Step, step_calls, warm_up
+from pyxla.benchmark.peers import peer_layer, peer_names
+from pyxla.benchmark.xla_step import NAME as XLA
+from pyxla.benchmark.xla_step import xla_step
+from pyxla.errors import LibraryError, PyxlaError
+from pyxla.op import CustomOp
+
+# Of the document that a run is kept in. Another number: what reads it must change.
+SCHEMA = 1
+LAYERS = ("raw", "xla", "peers")
+_RATE_ROUNDS = 10
+
+# Rates that are measured.
+RATES = 2
+
+Tell = Callable[[str], None]
+Rates = dict[str, dict[str, Any]]
+
+
+def steps_of(bench: Bench, layers: Sequence[str], rounds: int) -> int:
+    """How often `measure` tells what it does: for a progress bar."""
+    return 1 + _prepared(bench, layers) + rounds
+
+
+def _prepared(bench: Bench, layers: Sequence[str]) -> int:
+    return ("raw" in layers) + ("xla" in layers) + (len(peer_names(bench)) if "peers" in layers else 0)
+
+
+def environment(device: Any) -> dict[str, Any]:
+    """What a run's figures belong to: date, device, versions, and what else the machine was doing."""
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    for name in ("pyxla", "torch_xla", "flashinfer-python"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": device.about,
+        "versions": versions,
+        "load": os.getloadavg()[0] / len(os.sched_getaffinity(0)),
+        "cold": device.cold,
+    }
+
+
+def rates(device: Any, tell: Tell, before: Rates | None = None) -> Rates:
+    """What the device reaches: bytes per second of a large copy, operations per second of a matrix product.
+
+    Args:
+        device: HostDevice or one of cuda.py.
+        tell: as for `measure`, called RATES times.
+        before: what an earlier call returned. It is measured before and after all else; the better one counts.
+    """
+    found: Rates = {}
+    for name, make in (("copy", device.copy_rate), ("matrix", device.matrix_rate)):
+        tell(f"{name} rate")
+        call, amount, what = make()
+        times = [device.seconds(call, cold=False) for _ in range(3 + _RATE_ROUNDS)][3:]
+        measured = [*(before[name]["measured"] if before else ()), amount / statistics.median(times)]
+        found[name] = {"per_second": max(measured), "measured": measured, "what": what}
+        # The memory that it took is the next one's.
+        del call
+        gc.collect()
+    return found
+
+
+def measure(
+    op: CustomOp, bench: Bench, device: Any, *, layers: Sequence[str], rounds: int, tell: Tell
+) -> dict[str, Any]:
+    """Checks one bench and times its layers in turns; a layer of ours with wrong numbers is refused.
+
+    Args:
+        op, bench: what to measure.
+        device: where, HostDevice or one of cuda.py.
+        layers: those of LAYERS to time. The raw call is checked in any case.
+        rounds: samples of each layer.
+        tell: called with what is done next, `steps_of` times.
+
+    Returns:
+        The record of the bench: JSON.
+    """
+    tell("input and reference")
+    torch._dynamo.reset()
+    arguments = bench.arguments()
+    record = {
+        "op": op.name,
+        "case": bench.name,
+        "why": bench.why,
+        "bytes": int(bench.bytes(arguments)),
+        "operations": int(bench.operations(arguments)),
+        "layers": [],
+        # The same write in every run: how fast the machine was meanwhile.
+        "control": [],
+    }
+    try:
+        expected = Expected(op, bench, arguments, device.peers)
+        record["checked"] = expected.extent
+        raw = Raw(op, arguments, device, expected)
+        record["error"] = raw.error
+    except LibraryError:
+        raise
+    except (AssertionError, PyxlaError) as error:
+        for number in range(_prepared(bench, layers) + rounds):
+            tell("refused" if number else "wrong numbers: refused")
+        return record | {"refused": _first_line(error)}
+    made = list(_layers(op, bench, arguments, device, expected, raw, layers, tell))
+    timed = [layer for layer in made if isinstance(layer, Single | Step)]
+    for layer in timed:
+        warm_up(layer)
+    for number in range(rounds):
+        tell(f"round {number + 1} of {rounds}")
+        record["control"].append(device.seconds(device.write_other_data, cold=False))
+        for layer in timed:
+            layer.measure()
+    record["layers"] = [_layer_record(layer) for layer in made]
+    return record
+
+
+def _layers(
+    op: CustomOp,
+    bench: Bench,
+    arguments: Arguments,
+    device: Any,
+    expected: Expected,
+    raw: Raw,
+    layers: Sequence[str],
+    tell: Tell,
+) -> Iterable[Single | Step | Skipped | dict]:
+    single = raw.single()
+    calls = step_calls(op, arguments, raw.results, warm_up(single), device)
+    if "raw" in layers:
+        tell("raw")
+        yield single
+        yield raw.step(calls)
+    if "xla" in layers:
+        tell(f"{XLA}: compiles")
+        try:
+            yield xla_step(op, arguments, raw.chained, calls, expected)
+        except (AssertionError, PyxlaError) as error:
+            yield {"name": XLA, "refused": _first_line(error)}
+    if "peers" in layers:
+        for name in peer_names(bench):
+            tell(name)
+            yield peer_layer(op, bench, name, arguments, device, expected)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _layer_record(layer: Single | Step | Skipped | dict) -> dict[str, Any]:
+    if isinstance(layer, dict):
+        return layer
+    if isinstance(layer, Skipped):
+        return {"name": layer.name, "skipped": layer.reason}
+    return {
+        "name": layer.name,
+        "how": layer.how,
+        "caches": layer.caches,
+        "calls": layer.calls,
+        "seconds": layer.samples(),
+    }

@@ -1,0 +1,98 @@
+"""The layer "xla step": an op's calls in one graph that torch.compile(backend="openxla") made."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from pyxla import hlo, hlo_text
+from pyxla.benchmark import Arguments
+from pyxla.benchmark.check import Expected
+from pyxla.benchmark.layers import Skipped, Step
+from pyxla.op import CustomOp
+from pyxla.sync import sync
+
+NAME = "xla step"
+
+
+def xla_step(
+    op: CustomOp, arguments: Arguments, chained: tuple[str, int] | None, calls: int, expected: Expected
+) -> Step | Skipped:
+    """Compiles a step of one call, compares its numbers, and one of `calls`, whose custom calls are counted.
+
+    Args:
+        op, arguments: the op and its arguments, CPU tensors.
+        chained: as layers.chained_operand.
+        calls: of the longer step.
+        expected: what the first one must compute.
+
+    Raises:
+        AssertionError: wrong numbers, or XLA has made other calls of them.
+        PyxlaError: the handler's own error.
+    """
+    try:
+        import torch_xla
+    except ImportError as error:
+        return Skipped(NAME, f"torch_xla: {error}")
+    sets = calls if chained is None and not op.schema.mutated else 1
+    first = _on_xla(arguments)
+    one, results, _ = _compile(op, [first], chained, 1)
+    mutated = [first[argument.name] for argument in op.schema.mutated]
+    expected.compare([t.cpu() for t in (*mutated, *results)])
+    many, _, captured = _compile(op, [first, *(_on_xla(arguments) for _ in range(sets - 1))], chained, calls)
+    how = "compiled by torch.compile, backend openxla"
+    if captured is not None:
+        how += f", {captured} of {calls} calls in command buffers"
+
+    def seconds(step: Callable[[], Any]) -> float:
+        start = time.perf_counter()
+        step()
+        torch_xla.sync(wait=True)
+        torch_xla.core.xla_model.wait_device_ops()
+        return time.perf_counter() - start
+
+    return Step(NAME, how, seconds, one, many, calls)
+
+
+def _on_xla(arguments: Arguments) -> Arguments:
+    import torch_xla
+
+    device = torch_xla.device()
+    return {name: v.to(device) if isinstance(v, torch.Tensor) else v for name, v in arguments.items()}
+
+
+def _compile(
+    op: CustomOp, sets: Sequence[Arguments], chained: tuple[str, int] | None, calls: int
+) -> tuple[Callable[[], tuple], tuple, int | None]:
+    """A step of `calls` calls, its first results, and how many of the calls XLA:CUDA captured (None on the CPU)."""
+    attributes = {n: v for n, v in sets[0].items() if not isinstance(v, torch.Tensor)}
+    tensors = [{n: v for n, v in arguments.items() if isinstance(v, torch.Tensor)} for arguments in sets]
+
+    def step(tensors: list[dict[str, torch.Tensor]]) -> tuple:
+        kept: list[tuple] = []
+        current = dict(tensors[0])
+        for number in range(calls):
+            if len(tensors) > 1:
+                current = tensors[number]
+            results = op(**current, **attributes)
+            results = results if isinstance(results, tuple) else () if results is None else (results,)
+            if chained is not None:
+                current[chained[0]] = results[chained[1]]
+            # What nobody reads XLA leaves out: of calls that do not depend on each other all results are kept.
+            kept = [*kept, results] if len(tensors) > 1 else [results]
+        return tuple(tensor for results in kept for tensor in results)
+
+    compiled = torch.compile(step, backend="openxla", fullgraph=True, dynamic=False)
+    with hlo.optimized_modules() as modules, hlo.thunk_sequences() as sequences:
+        results = compiled(tensors)
+        sync()
+    found = max((len(hlo_text.custom_calls(text, op.target)) for text in modules), default=0)
+    assert found == calls, f"{op.name}: expected {calls} custom calls in the compiled step, got {found}"
+    captured = None
+    if os.environ.get("PJRT_DEVICE") == "CUDA":
+        captured = max((hlo_text.captured_calls(text)[0] for text in sequences), default=0)
+    return lambda: compiled(tensors), results, captured

@@ -1,0 +1,191 @@
+"""Lets XLA write what it compiles to files, also in a process that has compiled before, and only for a while.
+
+XLA reads XLA_FLAGS once, before its first computation. But it parses them with a function that torch_xla 2.8.1 exports,
+which may be called again (the CPU); and a single compilation can bring settings of its own (CUDA, through pjrt_proxy).
+docs/decisions/0007-see-what-xla-compiled.md says what else was looked at, and what each costs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import itertools
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyxla import cuda_plugin
+from pyxla.errors import PyxlaError, mismatch
+
+__all__ = ["private_compilations"]
+
+_AS_TEXT = "xla_dump_hlo_as_text"
+_PARSE = "_ZN3xla28ParseDebugOptionFlagsFromEnvEb"  # void xla::ParseDebugOptionFlagsFromEnv(bool reset_envvar)
+# torch_xla puts its value into the name under which its cache holds a graph, and reads it only for auto-sharding.
+_PART_OF_THE_KEY = "XLA_AUTO_SPMD_MESH"
+
+_switched_to: Path | None = None
+_private_numbers = itertools.count(1)
+_private_compilations = 0
+
+
+def dump_to(folder: Path) -> None:
+    """Lets XLA write every module that it compiles to `folder`. Only before the first XLA computation."""
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={folder} --{_AS_TEXT}".strip()
+
+
+def dump_folder() -> Path | None:
+    """The folder that XLA_FLAGS names for XLA's modules, or None."""
+    match = re.search(r"--xla_dump_to=(\S+)", os.environ.get("XLA_FLAGS", ""))
+    return Path(match[1]) if match else None
+
+
+@contextmanager
+def dumping() -> Iterator[Path]:
+    """XLA writes every module that it compiles inside the block to the folder, which is gone after it.
+
+    If XLA_FLAGS names a folder, it is that one, and nothing is switched.
+
+    Raises:
+        PyxlaError: another torch_xla than 2.8.1, whose XLA does not let itself be switched.
+    """
+    global _switched_to
+    folder = dump_folder() or _switched_to
+    if folder is not None:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="pyxla-hlo-") as name:
+        _switch(name)
+        _switched_to = Path(name)
+        try:
+            yield _switched_to
+        finally:
+            _switched_to = None
+            _switch("")
+
+
+@contextmanager
+def private_compilations() -> Iterator[None]:
+    """What runs inside the block is compiled anew, whatever torch_xla's cache holds, and nobody else gets it.
+
+    The block's graphs get other names in the cache; what torch.compile has compiled forgets its graphs for as long.
+    `compilations` does not count these.
+    """
+    global _private_compilations
+    before = _compilations()
+    kept = os.environ.get(_PART_OF_THE_KEY)
+    os.environ[_PART_OF_THE_KEY] = f"pyxla{next(_private_numbers)}"
+    graphs = [(known, dict(known)) for known in _graphs_of_compiled_functions()]
+    for known, _ in graphs:
+        known.clear()
+    try:
+        yield
+    finally:
+        for known, content in graphs:
+            known.clear()
+            known.update(content)
+        _restore(_PART_OF_THE_KEY, kept)
+        _private_compilations += _compilations() - before
+
+
+def compilations() -> int:
+    """How many graphs XLA has compiled in this process so far, without those that pyxla.inspect wanted for itself."""
+    return _compilations() - _private_compilations
+
+
+def executions() -> int:
+    """How many graphs XLA has run in this process so far."""
+    return _count("ExecuteTime")
+
+
+def _compilations() -> int:
+    return _count("CompileTime")
+
+
+def _count(metric: str) -> int:
+    import torch_xla.debug.metrics as metrics
+
+    data = metrics.metric_data(metric)
+    return data[0] if data else 0
+
+
+def _graphs_of_compiled_functions() -> list[dict]:
+    """For each graph that torch_xla's backend of torch.compile has made: what it knows by its symbolic sizes."""
+    from torch_xla._dynamo import dynamo_bridge
+
+    constants = dynamo_bridge.extract_internal.__code__.co_consts
+    code = next(c for c in constants if getattr(c, "co_name", "") == "optimized_mod")
+    place = code.co_freevars.index("sym_constants_to_graph_vars")
+    functions = [f for f in gc.get_referrers(code) if getattr(f, "__code__", None) is code]
+    return [f.__closure__[place].cell_contents for f in functions]
+
+
+def _switch(folder: str) -> None:
+    """XLA writes what it compiles to `folder` from now on; nowhere, if it is empty."""
+    import torch_xla.runtime
+
+    if torch_xla.runtime.device_type() == "CUDA":
+        overrides = _override("xla_dump_to", _field(1, folder.encode())) + _override(_AS_TEXT, b"\x10\x01")
+        cuda_plugin.set_compile_options(overrides if folder else b"")
+    else:
+        _parse_flags(f"--xla_dump_to={folder} --{_AS_TEXT}={'true' if folder else 'false'}")
+
+
+def _parse_flags(flags: str) -> None:
+    import torch_xla
+
+    try:
+        parse = getattr(ctypes.CDLL(torch_xla._XLAC.__file__), _PARSE)
+    except AttributeError as error:
+        version = torch_xla.__version__
+        raise PyxlaError(
+            mismatch("hlo", "torch_xla", "2.8.1, whose XLA can be told to dump at any time", version),
+            "call pyxla.hlo.dump_to before the first computation",
+        ) from error
+    kept = os.environ.get("XLA_FLAGS")
+    os.environ["XLA_FLAGS"] = flags
+    try:
+        parse(ctypes.c_bool(True))
+    finally:
+        _restore("XLA_FLAGS", kept)
+
+
+def _restore(variable: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(variable, None)
+    else:
+        os.environ[variable] = value
+
+
+def _override(name: str, value: bytes) -> bytes:
+    """An entry of CompileOptionsProto.env_option_overrides; a message's bytes behind another's are merged into it."""
+    return _field(7, _field(1, name.encode()) + _field(2, value))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A field of a protocol buffer: a string, bytes or a message."""
+    size, rest = [], len(content)
+    while True:
+        size.append(rest & 0x7F | (0x80 if rest > 0x7F else 0))
+        rest >>= 7
+        if not rest:
+            return bytes([number << 3 | 2, *size]) + content
+
+
+@contextmanager
+def written_files(folder: Path, pattern: str) -> Iterator[list[Path]]:
+    """Collects the files of this pattern that come to a folder inside the block, in the order of their names.
+
+    Args:
+        folder: where XLA writes.
+        pattern: as for glob.
+    """
+    before = set(folder.glob(pattern)) if folder.is_dir() else set()
+    found: list[Path] = []
+    yield found
+    with contextlib.suppress(FileNotFoundError):
+        found.extend(sorted(set(folder.glob(pattern)) - before))

@@ -1,0 +1,152 @@
+"""XLA's tensors on a GPU as CuPy arrays and torch CUDA tensors, and back, through DLPack: one memory, no copy.
+
+To the outside: the call runs what is pending and waits, so that any stream may read at once. An XLA buffer is constant
+for XLA: who writes to it changes tensors that share it. Keep the array until its own stream has read it.
+To XLA: XLA waits, on the GPU, for what the current stream has been given so far (the import itself does not block);
+from then on the memory belongs to XLA until the tensor is gone: do not write to it before.
+
+float8 has no DLPack form: `tensor.view(torch.uint8)` has. A compiled graph takes torch's CUDA tensors by itself, with a
+copy of each through the host (torch_xla's own way), and returns CUDA tensors without one; `from_torch` first spares the
+copies.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from pyxla.errors import ArgumentError, PyxlaError, mismatch
+from pyxla.sync import sync
+
+__all__ = ["from_cupy", "from_torch", "to_cupy", "to_torch"]
+
+# XLA's executables assume that their buffers are aligned like this.
+_ALIGNMENT = 16
+_WITHOUT_DLPACK = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def to_cupy(tensor: torch.Tensor) -> Any:
+    """The tensor's memory as a CuPy array.
+
+    Args:
+        tensor: an XLA:CUDA tensor of any shape, without gradient; bfloat16 becomes ml_dtypes.bfloat16.
+
+    Returns:
+        cupy.ndarray of the same shape, C-contiguous.
+
+    Raises:
+        ArgumentError: another device or dtype, or a tensor that requires a gradient.
+        PyxlaError: CuPy is missing, or what computes the tensor failed.
+    """
+    cupy = _cupy()
+    return cupy.from_dlpack(_Exported(tensor))
+
+
+def from_cupy(array: Any) -> torch.Tensor:
+    """A CuPy array's memory as an XLA:CUDA tensor.
+
+    Args:
+        array: cupy.ndarray, C-contiguous, its first element on a 16-byte boundary.
+
+    Raises:
+        ArgumentError: not a CuPy array, or one that XLA cannot take as it is.
+        PyxlaError: CuPy is missing, or XLA's device is not CUDA.
+    """
+    cupy = _cupy()
+    _require_cuda("array")
+    if not isinstance(array, cupy.ndarray):
+        raise ArgumentError(mismatch("interop", "array", "a cupy.ndarray", type(array).__name__))
+    if not array.flags.c_contiguous:
+        hint = "cupy.ascontiguousarray(array)"
+        raise ArgumentError(mismatch("interop", "array", "a C-contiguous array", f"strides {array.strides}"), hint)
+    _require_alignment("array", array.data.ptr, "array.copy()")
+    return _import(array)
+
+
+def to_torch(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of an XLA:CUDA tensor as a torch CUDA tensor. As `to_cupy`; torch must be one with CUDA."""
+    _require_torch_cuda("tensor")
+    return torch.from_dlpack(_Exported(tensor))
+
+
+def from_torch(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a torch CUDA tensor as an XLA:CUDA tensor. As `from_cupy`; torch must be one with CUDA."""
+    _require_cuda("tensor")
+    if tensor.device.type != "cuda":
+        raise ArgumentError(mismatch("interop", "tensor", "a torch tensor on cuda", tensor.device))
+    _require_dlpack(tensor)
+    if not tensor.is_contiguous():
+        got = f"strides {tensor.stride()}"
+        raise ArgumentError(mismatch("interop", "tensor", "a contiguous tensor", got), "tensor.contiguous()")
+    _require_alignment("tensor", tensor.data_ptr(), "tensor.clone()")
+    return _import(tensor)
+
+
+class _Exported:
+    """An XLA tensor as a DLPack producer. The capsule is made after the host has waited: no stream has to."""
+
+    def __init__(self, tensor: torch.Tensor):
+        if tensor.device.type != "xla":
+            raise ArgumentError(mismatch("interop", "tensor", "a tensor on xla", tensor.device))
+        _require_cuda("tensor")
+        _require_dlpack(tensor)
+        # Also where nothing is pending: a step that was only started has no buffer yet.
+        sync()
+        self._tensor = tensor
+
+    def __dlpack__(self, **_: Any) -> Any:
+        import torch_xla
+
+        return torch_xla._XLAC._to_dlpack(self._tensor)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        # kDLCUDA.
+        return 2, self._tensor.device.index or 0
+
+
+def _import(producer: Any) -> torch.Tensor:
+    import torch_xla.utils.dlpack
+
+    # It asks XLA for a stream, lets that wait for the producer's, and pjrt_proxy hands it on (pjrt_proxy.cc).
+    return torch_xla.utils.dlpack.from_dlpack(producer)
+
+
+def _cupy() -> Any:
+    try:
+        import cupy
+    except ImportError as error:
+        got = f"{type(error).__name__}: {error}"
+        raise PyxlaError(
+            mismatch("interop", "CuPy", "an importable one", got), "PYXLA_SET=cuda13 bin/devtool"
+        ) from error
+    return cupy
+
+
+def _require_cuda(argument: str) -> None:
+    device = os.environ.get("PJRT_DEVICE", "CPU")
+    if device != "CUDA":
+        raise PyxlaError(mismatch("interop", argument, "XLA's device CUDA", device), "set PJRT_DEVICE=CUDA")
+
+
+def _require_torch_cuda(argument: str) -> None:
+    if not torch.cuda.is_available():
+        got = f"torch {torch.__version__} that sees none"
+        raise PyxlaError(mismatch("interop", argument, "a torch that has CUDA and sees a GPU", got), "use to_cupy")
+
+
+def _require_dlpack(tensor: torch.Tensor) -> None:
+    if tensor.dtype in _WITHOUT_DLPACK:
+        got = str(tensor.dtype).removeprefix("torch.")
+        hint = "tensor.view(torch.uint8) has the same bytes"
+        raise ArgumentError(mismatch("interop", "tensor", "a dtype that DLPack has", got), hint)
+    if tensor.requires_grad:
+        got = "one that requires a gradient"
+        raise ArgumentError(mismatch("interop", "tensor", "a tensor without gradient", got), "tensor.detach()")
+
+
+def _require_alignment(argument: str, pointer: int, hint: str) -> None:
+    if pointer % _ALIGNMENT:
+        got = f"address {pointer:#x}"
+        raise ArgumentError(mismatch("interop", argument, "memory on a 16-byte boundary", got), f"{hint} has it")

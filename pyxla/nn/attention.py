@@ -1,0 +1,166 @@
+"""Paged attention as a layer and as a function, with the names that vLLM's XLA backends use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from pyxla.check import Check
+from pyxla.nn.mode import attention_mode, in_mode
+from pyxla.nn.on_mesh import op_on
+
+if TYPE_CHECKING:
+    from torch_xla.distributed.spmd import Mesh
+
+
+def xla_gpu_paged_attention(
+    *,
+    query: torch.Tensor,
+    kv_cache: torch.Tensor,
+    context_lens: torch.Tensor,
+    block_tables: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    num_seqs: torch.Tensor,
+    scale: float,
+    sliding_window: int | None = None,
+    soft_cap: float | None = None,
+) -> torch.Tensor:
+    """Causal attention of the new tokens of all sequences over a paged cache that holds their keys and values already.
+
+    Args:
+        query: [tokens, heads, d], the new tokens of all sequences one after the other; float32, bfloat16 or float16.
+        kv_cache: [2, blocks, block_size, kv_heads, d] or [2, blocks, block_size, kv_heads * d], query's dtype or
+            float8_e4m3fn; [0] the keys, [1] the values.
+        context_lens: [seqs], int32; tokens in the cache for each sequence, the new ones included.
+        block_tables: [seqs, max_blocks], int32; position j of a sequence lies in block `table[j // block_size]`.
+        query_start_loc: [seqs + 1], int32; the new tokens of sequence s are rows [loc[s], loc[s + 1]).
+        num_seqs: [1], int32; sequences and rows past it are padding.
+        scale: factor of the logits.
+        sliding_window: a token sees itself and the `sliding_window - 1` tokens before it; None: all.
+        soft_cap: logits become `soft_cap * tanh(logits / soft_cap)`; None: as they are.
+
+    Returns:
+        As query; zero in padding rows.
+
+    Raises:
+        ArgumentError: as `torch.ops.xla_gpu.paged_attention`.
+        RuntimeError: on XLA:CPU, when the graph runs, for a length, row or block id out of range.
+    """
+    return torch.ops.xla_gpu.paged_attention(
+        query, kv_cache, context_lens, block_tables, query_start_loc, num_seqs, scale, sliding_window, soft_cap
+    )
+
+
+class AttentionMetadata(NamedTuple):
+    """What all layers of a step share, as XLA tensors. All of it is data: other lengths compile nothing.
+
+    Attributes:
+        slot_mapping: [tokens], int32 or int64; where the keys and values of the new tokens go, -1 for padding.
+        context_lens, block_tables, query_start_loc, num_seqs: as in `xla_gpu_paged_attention`.
+    """
+
+    slot_mapping: torch.Tensor
+    context_lens: torch.Tensor
+    block_tables: torch.Tensor
+    query_start_loc: torch.Tensor
+    num_seqs: torch.Tensor
+
+
+class XlaGpuAttention(torch.nn.Module):
+    """Attention of one layer: writes the new keys and values into the cache, in place, and attends over it.
+
+    In mode "direct" a call traces two custom calls, which run at `torch_xla.sync()`. In mode "compile" the call is
+    compiled by `torch.compile(backend="openxla")`; inside a function that is being compiled it becomes part of that
+    graph.
+
+    Args:
+        num_heads: heads of the query.
+        head_size: d, a multiple of 8 up to 256.
+        scale: factor of the logits.
+        num_kv_heads: heads of keys and values, of which num_heads is a multiple; None: num_heads.
+        sliding_window: a token sees itself and the `sliding_window - 1` tokens before it; None: all.
+        soft_cap: logits become `soft_cap * tanh(logits / soft_cap)`; None: as they are.
+        mode: "direct" or "compile"; None: `PYXLA_ATTENTION_MODE`, else "direct".
+        mesh: torch_xla's mesh with an axis "model": each device attends with its heads; None: one device.
+
+    Attributes:
+        mode: the mode that was chosen.
+
+    Raises:
+        ArgumentError: no such mode; heads that do not divide; a mesh that `pyxla.shard` refuses.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int | None = None,
+        *,
+        sliding_window: int | None = None,
+        soft_cap: float | None = None,
+        mode: str | None = None,
+        mesh: Mesh | None = None,
+    ):
+        super().__init__()
+        self.num_heads, self.head_size, self.scale = num_heads, head_size, scale
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        self.sliding_window, self.soft_cap = sliding_window, soft_cap
+        self.mode = attention_mode(mode)
+        grouped = self.num_kv_heads >= 1 and num_heads >= 1 and num_heads % self.num_kv_heads == 0
+        Check("XlaGpuAttention").that(
+            grouped, "num_heads", f"a positive multiple of {self.num_kv_heads} kv heads", num_heads
+        )
+        self._reshape_and_cache = op_on(mesh, "reshape_and_cache", "heads")
+        self._paged_attention = op_on(mesh, "paged_attention", "heads")
+        self._in_mode = in_mode(self._attend, self.mode)
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        metadata: AttentionMetadata,
+    ) -> torch.Tensor:
+        """Attends.
+
+        Args:
+            query: [tokens, num_heads * head_size] or [tokens, num_heads, head_size]; float32, bfloat16 or float16.
+            key: [tokens, num_kv_heads * head_size] or [tokens, num_kv_heads, head_size], query's dtype.
+            value: as key.
+            kv_cache: [2, blocks, block_size, num_kv_heads, head_size], query's dtype or float8_e4m3fn; updated in
+                place.
+            metadata: the step's.
+
+        Returns:
+            As query.
+
+        Raises:
+            ArgumentError: as the ops `reshape_and_cache` and `paged_attention`.
+        """
+        # A graph that is being compiled takes the layer in; a compiled function inside it would be one more boundary.
+        attend = self._attend if torch.compiler.is_compiling() else self._in_mode
+        return attend(query, key, value, kv_cache, metadata)
+
+    def _attend(self, query, key, value, kv_cache, metadata: AttentionMetadata) -> torch.Tensor:
+        tokens = query.shape[0]
+        key, value = (t.reshape(tokens, self.num_kv_heads, self.head_size) for t in (key, value))
+        self._reshape_and_cache(key, value, kv_cache, metadata.slot_mapping)
+        out = self._paged_attention(
+            query.reshape(tokens, self.num_heads, self.head_size),
+            kv_cache,
+            metadata.context_lens,
+            metadata.block_tables,
+            metadata.query_start_loc,
+            metadata.num_seqs,
+            self.scale,
+            self.sliding_window,
+            self.soft_cap,
+        )
+        return out.reshape(query.shape)
+
+    def extra_repr(self) -> str:
+        """What `print(layer)` shows."""
+        return f"{self.num_heads} heads of {self.head_size}, {self.num_kv_heads} of keys and values, mode {self.mode}"

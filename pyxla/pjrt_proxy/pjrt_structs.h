@@ -1,0 +1,115 @@
+// What pjrt_proxy knows of the PJRT C API: the table of functions and the structs of the few that it looks into.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pjrt {
+
+// The API's head; function pointers follow. Only these fields are read by name.
+struct ApiHead {
+  size_t struct_size;
+  void* extension_start;
+  struct {
+    size_t struct_size;
+    void* extension_start;
+    int major, minor;
+  } version;
+};
+using Function = void* (*)(void*);
+
+// An element of the list of extensions; functions follow.
+struct Extension {
+  size_t struct_size;
+  int type;
+  Extension* next;
+};
+// PJRT_Extension_Type_Stream.
+constexpr int kStreamType = 3;
+struct StreamExtension {
+  Extension head;
+  Function get_stream, wait_stream;
+};
+
+// Places of those functions behind the head, which never change: the API only adds functions at the end.
+enum Place : size_t {
+  kErrorDestroy = 0,
+  kErrorMessage = 1,
+  kPluginAttributes = 4,
+  kEventDestroy = 5,
+  kEventAwait = 8,
+  kEventOnReady = 9,
+  kCompile = 20,
+  kExecute = 55,
+  kToHostBuffer = 70,
+  kReadyEvent = 72,
+  kCreateView = 93,
+};
+
+// The structs of those functions: every version of the API begins them like this.
+struct ErrorArgs {
+  size_t struct_size;
+  void* extension_start;
+  void* error;
+  const char* message;
+  size_t message_size;
+};
+struct EventArgs {
+  size_t struct_size;
+  void* extension_start;
+  void* event;
+  void (*callback)(void* error, void* user);
+  void* user;
+};
+struct ReadyEventArgs {
+  size_t struct_size;
+  void* extension_start;
+  void* buffer;
+  void* event;
+};
+struct ToHostBufferArgs {
+  size_t struct_size;
+  void* extension_start;
+  void* buffer;
+  void* host_layout;
+  void* destination;
+};
+struct GetStreamArgs {
+  size_t struct_size;
+  void* device;
+  intptr_t stream;
+};
+struct CreateViewArgs {
+  size_t struct_size;
+  void* extension_start;
+  void *client, *pointer;
+  const int64_t* dims;
+  size_t rank;
+  int element_type;
+  void *layout, *device;
+  void (*on_delete)(void* pointer, void* user);
+  void* user;
+  intptr_t stream;
+};
+struct CompileArgs {
+  size_t struct_size;
+  void* extension_start;
+  void *client, *program;
+  const char* options;
+  size_t options_size;
+  void* executable;
+};
+struct ExecuteArgs {
+  size_t struct_size;
+  void* extension_start;
+  void* executable;
+  void* options;
+  void* argument_lists;
+  size_t device_count;
+  size_t argument_count;
+  void* output_lists;
+  void** complete_events;
+  void* execute_device;
+};
+
+}  // namespace pjrt

@@ -1,0 +1,191 @@
+"""Why XLA compiled again: what differs between a graph and the one before it at the same place.
+
+The modules are those that XLA writes when it compiles (--xla_dump_to), with the source line of each instruction
+(XLA_HLO_DEBUG). Nothing is lowered or compiled to find it out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from pyxla import hlo_text
+from pyxla.trace import recorder
+from pyxla.trace.places import Place
+
+_METADATA = re.compile(r", metadata=\{(?:[^{}\"]|\"[^\"]*\")*\}")
+_NAME = re.compile(r"%[\w.\-]+|(?<=to_apply=)[\w.\-]+")
+_ATTRIBUTE = re.compile(r", (?=[a-z_]+=)")
+# What only names or arranges values.
+_NO_WORK = {"parameter", "constant", "tuple", "get-tuple-element", "reshape", "broadcast", "bitcast"}
+# A method that the recorder replaced made the instruction: its own line says nothing.
+_RECORDER = (recorder.__file__, str(Path(recorder.__file__).resolve()))
+# So many differences are shown; a changed shape runs through a whole graph.
+_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Change:
+    """One difference of two graphs.
+
+    Attributes:
+        kind: "parameter", "shape", "constant", "attribute" or "operations".
+        what: what changed: a parameter, an instruction, or a count.
+        before: as it was.
+        after: as it is.
+        place: the line that made it.
+    """
+
+    kind: str
+    what: str
+    before: str
+    after: str
+    place: Place | None = None
+
+
+class Instruction:
+    """An instruction of a module without its names: equal ones are equal text.
+
+    Args:
+        instruction: as read.
+        positions: name -> position in the module, of the instructions before it.
+    """
+
+    def __init__(self, instruction: hlo_text.Instruction, positions: dict[str, int]):
+        self.opcode, self.shape, line = instruction.opcode, instruction.shape, instruction.line
+        file = re.search(r'source_file="([^"]*)"', line)
+        number = re.search(r"source_line=(\d+)", line)
+        known = file and number and Path(file[1]).is_absolute() and file[1] not in _RECORDER
+        self.place: Place | None = (file[1], int(number[1])) if known else None
+        op = re.search(r'(?:op_type|custom_call_target)="([^"]*)"', line)
+        self.op = op[1].replace("__", "::") if op else self.opcode
+        text = _METADATA.sub("", line).split(f" {self.opcode}(", 1)[-1]
+        self.operands = [positions[n[1:]] for n in re.findall(r"%[\w.\-]+", text) if n[1:] in positions]
+        self.text = _NAME.sub("%", text)
+
+
+class Module:
+    """What of a module's text matters here.
+
+    Args:
+        text: the module before XLA optimises it.
+    """
+
+    def __init__(self, text: str):
+        self._text = text
+
+    @cached_property
+    def instructions(self) -> list[Instruction]:
+        """All instructions, those of called computations too."""
+        positions: dict[str, int] = {}
+        found = []
+        for instruction in hlo_text.instructions(self._text):
+            found.append(Instruction(instruction, positions))
+            positions[instruction.name] = len(positions)
+        # What has no line of its own, such as an upload, has that of the first instruction that takes it.
+        taken_at: dict[int, Place | None] = {}
+        for position in range(len(found) - 1, -1, -1):
+            instruction = found[position]
+            instruction.place = instruction.place or taken_at.get(position)
+            taken_at |= dict.fromkeys(instruction.operands, instruction.place)
+        return found
+
+    @cached_property
+    def parameters(self) -> list[Instruction]:
+        """The parameters of the entry computation, by their number."""
+        called, _, _ = self._text.partition("\nENTRY ")
+        found = [i for i in self.instructions[len(hlo_text.instructions(called)) :] if i.opcode == "parameter"]
+        return sorted(found, key=lambda p: int(re.match(r"\d+", p.text)[0]))
+
+    @cached_property
+    def operations(self) -> int:
+        """How many instructions compute something."""
+        return sum(i.opcode not in _NO_WORK for i in self.instructions)
+
+    def lines(self) -> Counter[tuple[Place | None, str]]:
+        """How often each (line, op) stands in the module."""
+        return Counter((i.place, i.op) for i in self.instructions if i.opcode not in _NO_WORK)
+
+    @property
+    def custom_calls(self) -> list[hlo_text.CustomCall]:
+        """The custom calls."""
+        return hlo_text.custom_calls(self._text)
+
+
+def changes(before: Module, after: Module) -> list[Change]:
+    """What of `before` is otherwise in `after`, the causes first; what follows from them is left out."""
+    found = _parameters(before, after)
+    if [i.opcode for i in before.instructions] == [i.opcode for i in after.instructions]:
+        # A size that a shape was made of comes after it.
+        found += sorted(_instructions(before, after), key=lambda change: change.kind == "constant")
+    else:
+        found += _structure(before, after)
+    # Where a size is given in several places, the first one stands for all.
+    shapes = {(c.before, c.after): c for c in reversed(found) if c.kind in ("parameter", "shape")}
+    found = [c for c in found if c.kind not in ("parameter", "shape") or shapes[c.before, c.after] is c]
+    return list(dict.fromkeys(found))[:_SHOWN]
+
+
+def _parameters(before: Module, after: Module) -> list[Change]:
+    if len(before.parameters) != len(after.parameters):
+        return []
+    return [
+        Change("parameter", f"parameter {number}", _plain(old.shape), _plain(new.shape), new.place)
+        for number, (old, new) in enumerate(zip(before.parameters, after.parameters, strict=True))
+        if old.shape != new.shape
+    ]
+
+
+def _instructions(before: Module, after: Module) -> list[Change]:
+    """The instructions that differ although their operands do not."""
+    found: list[Change] = []
+    differs: list[bool] = []
+    used = {position for instruction in after.instructions for position in instruction.operands}
+    for number, (old, new) in enumerate(zip(before.instructions, after.instructions, strict=True)):
+        own = (old.shape, old.text) != (new.shape, new.text)
+        inherited = any(differs[i] for i in new.operands)
+        differs.append(own or inherited)
+        # A parameter of a called computation has the shape that the call hands on.
+        if not own or inherited or new.opcode == "parameter":
+            continue
+        if new.opcode == "constant":
+            # torch_xla leaves sizes behind, as constants that nothing uses.
+            if old.shape == new.shape and number in used:
+                pair = (old.text.partition(")")[0], new.text.partition(")")[0])
+                found.append(Change("constant", f"constant of {new.op}", *pair, new.place))
+        elif old.text != new.text:
+            pair = _attributes(old.text, new.text)
+            found.append(Change("attribute", f"attribute of {new.op}", *pair, new.place))
+        else:
+            found.append(Change("shape", f"result of {new.op}", _plain(old.shape), _plain(new.shape), new.place))
+    return found
+
+
+def _attributes(old: str, new: str) -> tuple[str, str]:
+    """The first attribute that differs, of each."""
+    pairs = zip(_ATTRIBUTE.split(old), _ATTRIBUTE.split(new), strict=False)
+    return next(((_value(a), _value(b)) for a, b in pairs if a != b), (old, new))
+
+
+def _value(attribute: str) -> str:
+    config = re.fullmatch(r"backend_config=\{(.*)\}", attribute.strip())
+    return config[1] if config else attribute.strip()
+
+
+def _structure(before: Module, after: Module) -> list[Change]:
+    old, new = before.lines(), after.lines()
+    found = [Change("operations", "operations", str(before.operations), str(after.operations))]
+    differing = sorted((set(old) | set(new)), key=lambda key: -abs(new[key] - old[key]))
+    found += [
+        Change("operations", f"{op}", f"{old[place, op]} times", f"{new[place, op]} times", place)
+        for place, op in differing
+        if old[place, op] != new[place, op]
+    ]
+    return found
+
+
+def _plain(shape: str) -> str:
+    return re.sub(r"\{[\d,]*\}", "", shape)

@@ -1,0 +1,58 @@
+"""Places in the source: which line of the user's a stack of frames leads to."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import sysconfig
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+_PYXLA = Path(__file__).parents[1]
+# pyxla by both names: the script may have found it without the link through which devtool did.
+_FOLDERS = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(_PYXLA), str(_PYXLA.resolve()))
+_LIBRARIES = tuple(folder + os.sep for folder in _FOLDERS)
+# A call of an op goes through its own file, pyxla_kernels/<op>/<op>.py: what called it is the place.
+_ANYWHERE = re.compile(r"[/\\](site-packages|dist-packages|pyxla_kernels)[/\\]")
+
+# file, line.
+Place = tuple[str, int]
+
+
+def is_library(file: str) -> bool:
+    """Whether a frame belongs to Python, to an installed package, to pyxla, or to code that was made up."""
+    return file.startswith(("<", *_LIBRARIES)) or _ANYWHERE.search(file) is not None
+
+
+def user_place(frames: Iterable[Place]) -> Place | None:
+    """The innermost frame that is no library's; the frames come innermost first."""
+    return next((place for place in frames if not is_library(place[0])), None)
+
+
+def only_call(name: str, files: Iterable[str]) -> Place | None:
+    """The one line in these files that calls a function of this name; None if there are more, or none."""
+    found = [(file, line) for file in set(files) for called, line in _calls(file) if called == name]
+    return found[0] if len(found) == 1 else None
+
+
+@cache
+def syntax_tree(file: str) -> ast.Module | None:
+    """The file as Python reads it; None if it cannot."""
+    try:
+        return ast.parse(Path(file).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def called_name(node: ast.Call) -> str:
+    """`c` of the call a.b.c(...); empty for a call of something without a name."""
+    function = node.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+@cache
+def _calls(file: str) -> tuple[tuple[str, int], ...]:
+    tree = syntax_tree(file)
+    return tuple((called_name(n), n.lineno) for n in ast.walk(tree) if isinstance(n, ast.Call)) if tree else ()

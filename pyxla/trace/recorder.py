@@ -1,0 +1,219 @@
+"""Runs in the traced script's own process: what only it can know, written as JSON when the process ends.
+
+Nearly all that `devtool trace` reports comes from what torch, torch_xla and XLA write by themselves when variables of
+the environment ask for it. They do not say where a value was read when its graph had run already, nor which sync waits:
+for these, the functions that the calls pass through are replaced by ones that count. They are told to dynamo as code to
+leave alone, so that a compiled function breaks nowhere else than without them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial, wraps
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+
+from pyxla.trace.places import Place, is_library
+
+# Methods that bring values to the host.
+_READS = (
+    *("item", "tolist", "numpy", "cpu", "to", "__array__", "__repr__", "__format__"),
+    *("__bool__", "__int__", "__float__", "__index__", "__complex__"),
+)
+
+
+class Recorder:
+    """Counts calls by what they are and where they were made.
+
+    Attributes:
+        calls: (kind, file, line) -> [count, seconds].
+        cleared: what the counters of ops on the CPU had reached: torch.compile clears them for every graph.
+    """
+
+    def __init__(self) -> None:
+        self.calls: dict[tuple[str, str, int], list[float]] = {}
+        self.cleared: Counter[str] = Counter()
+        self._inside = threading.local()
+
+    def counted(self, function: Callable, kind: Callable[[tuple, dict, Any], str | None]) -> Callable:
+        """The function, counted under what `kind` says of its arguments and result; None is not counted.
+
+        Args:
+            function: what to call.
+            kind: from the positional arguments, the keyword arguments and the result.
+        """
+        inside = self._inside
+
+        @wraps(function)
+        def call(*args, **kwargs):
+            if getattr(inside, "busy", False):
+                return function(*args, **kwargs)
+            inside.busy = True
+            started = time.perf_counter()
+            try:
+                result = function(*args, **kwargs)
+            finally:
+                inside.busy = False
+            name = kind(args, kwargs, result)
+            if name is not None:
+                self.add(name, time.perf_counter() - started, sys._getframe(1))
+            return result
+
+        _leave_alone(call, kind, self.add, _place)
+        return call
+
+    def add(self, kind: str, seconds: float, frame: FrameType) -> None:
+        """Counts one call.
+
+        Args:
+            kind: what was called.
+            seconds: how long it took.
+            frame: who called it.
+        """
+        place = _place(frame)
+        if place is not None:
+            entry = self.calls.setdefault((kind, *place), [0, 0.0])
+            entry[0] += 1
+            entry[1] += seconds
+
+    def fallbacks(self) -> Counter[str]:
+        """How often each op ran on the CPU because torch_xla has no lowering for it."""
+        from torch_xla.debug import metrics
+
+        return self.cleared + Counter({n: metrics.counter_value(n) or 0 for n in metrics.executed_fallback_ops()})
+
+    def write(self, folder: Path) -> None:
+        """Writes the record of this process.
+
+        Args:
+            folder: where to; the file is named after the process.
+        """
+        from torch_xla.debug import metrics
+
+        data = {name: metrics.metric_data(name) for name in metrics.metric_names()}
+        record = {
+            "device": os.environ.get("PJRT_DEVICE"),
+            "calls": [
+                {"kind": kind, "file": file, "line": line, "count": int(count), "seconds": seconds}
+                for (kind, file, line), (count, seconds) in self.calls.items()
+            ],
+            "fallbacks": self.fallbacks(),
+            "counters": _counters(),
+            "metrics": {name: {"count": d[0], "sum": d[1]} for name, d in data.items() if d},
+            "samples": {
+                name: [value for _, value in data[name][2]] for name in ("CompileTime", "ExecuteTime") if data.get(name)
+            },
+        }
+        text = json.dumps(record)
+        path = folder / f"record-{os.getpid()}.json"
+        path.with_suffix(".part").write_text(text)
+        path.with_suffix(".part").rename(path)
+
+
+def start(folder: Path) -> None:
+    """Begins to count in this process; the record is written when it ends, also after an exception.
+
+    Args:
+        folder: where the record goes.
+    """
+    import torch_xla
+    from torch_xla.debug import metrics
+
+    recorder = Recorder()
+    for name in _READS:
+        method = getattr(torch.Tensor, name, None)
+        if method is not None:
+            setattr(torch.Tensor, name, recorder.counted(method, _read(name)))
+    xlac = torch_xla._XLAC
+    xlac._xla_step_marker = recorder.counted(xlac._xla_step_marker, _sync)
+    xlac._xla_wait_device_ops = recorder.counted(xlac._xla_wait_device_ops, lambda *_: "wait_device_ops")
+    clear = metrics.clear_counters
+
+    def clear_counters():
+        recorder.cleared = recorder.fallbacks()
+        clear()
+
+    metrics.clear_counters = clear_counters
+    sys.excepthook = partial(_show_without_recorder, sys.excepthook)
+    atexit.register(_write_in, os.getpid(), recorder, folder)
+
+
+def _write_in(process: int, recorder: Recorder, folder: Path) -> None:
+    # A forked child ends through the same function, with its parent's counts.
+    if os.getpid() == process:
+        recorder.write(folder)
+
+
+def _counters() -> dict[str, int]:
+    from torch_xla.debug import metrics
+
+    return {name: metrics.counter_value(name) or 0 for name in metrics.counter_names()}
+
+
+def _show_without_recorder(
+    show: Callable, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Shows an exception that nobody caught as it would be without this module's frames."""
+    waiting, seen = [error], set()
+    while waiting:
+        one = waiting.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = _without_recorder(one.__traceback__)
+            waiting += [one.__cause__, one.__context__]
+    show(kind, error, error.__traceback__)
+
+
+def _without_recorder(trace: TracebackType | None) -> TracebackType | None:
+    kept = []
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename != __file__:
+            kept.append(trace)
+        trace = trace.tb_next
+    for entry, following in zip(kept, [*kept[1:], None], strict=True):
+        entry.tb_next = following
+    return kept[0] if kept else None
+
+
+def _read(name: str) -> Callable[[tuple, dict, Any], str | None]:
+    """The kind of a call of this method: a read, if an XLA tensor's values came to the host."""
+
+    def kind(args: tuple, kwargs: dict, result: Any) -> str | None:
+        tensor = args[0]
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "xla":
+            return None
+        if name == "to" and result.device.type == "xla":
+            return None
+        return f"read {name}"
+
+    return kind
+
+
+def _sync(args: tuple, kwargs: dict, result: Any) -> str:
+    return "sync wait" if kwargs.get("wait", args[2] if len(args) > 2 else True) else "sync"
+
+
+def _place(frame: FrameType | None) -> Place | None:
+    """The innermost line that is no library's; None for what torch.compile does by itself."""
+    while frame is not None and is_library(frame.f_code.co_filename):
+        if frame.f_code.co_filename.endswith("dynamo_bridge.py"):
+            return None
+        frame = frame.f_back
+    return frame and (frame.f_code.co_filename, frame.f_lineno)
+
+
+def _leave_alone(*functions: Callable) -> None:
+    from torch._dynamo.eval_frame import skip_code
+
+    for function in (*functions, is_library):
+        skip_code(getattr(function, "__func__", function).__code__)

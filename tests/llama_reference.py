@@ -1,0 +1,40 @@
+"""transformers' LlamaForCausalLM with the weights of our decoder: the independent reference of examples/llama."""
+
+import os
+
+# Nothing is looked for on a hub.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch
+
+from examples.llama.config import LlamaConfig
+from examples.llama.weights import hf_shapes, random_weights
+
+
+def tensors(config: LlamaConfig, dtype: torch.dtype = torch.float32, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Random weights by their names of Hugging Face's."""
+    read = random_weights(config, seed, dtype)
+    return {name: read(name) for name in hf_shapes(config)}
+
+
+def reference(config: LlamaConfig, weights: dict[str, torch.Tensor], dtype: torch.dtype = torch.float32):
+    """The reference model with these weights."""
+    import transformers
+
+    names = set(transformers.LlamaConfig().to_dict()) & set(vars(config))
+    rope = {"rope_theta": config.rope_theta, **config.rope}
+    theirs = transformers.LlamaConfig(
+        **{name: getattr(config, name) for name in names - {"eos_token_id"}}, eos_token_id=None, rope_parameters=rope
+    )
+    model = transformers.LlamaForCausalLM(theirs).eval()
+    state = dict(weights)
+    if config.tie_word_embeddings:
+        state["lm_head.weight"] = state["model.embed_tokens.weight"]
+    model.load_state_dict(state)
+    return model.to(dtype)
+
+
+@torch.no_grad()
+def logits(model, tokens: list[int]) -> torch.Tensor:
+    """[tokens, vocabulary] of one text."""
+    return model(torch.tensor([tokens])).logits[0]

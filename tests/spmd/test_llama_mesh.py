@@ -1,0 +1,81 @@
+"""examples/llama on a mesh: the tokens of one device; two sums over the devices per layer, no other exchange in it."""
+
+import dataclasses
+import random
+import re
+
+import numpy as np
+import pytest
+import torch
+import torch_xla
+import torch_xla.distributed.spmd as xs
+
+import pyxla
+from examples.llama.config import CONFIGS
+from examples.llama.engine import Engine
+from examples.llama.scheduler import Request
+from examples.llama.weights import load, random_weights
+
+TINY = CONFIGS["tiny"]
+DEVICE = torch_xla.device()
+MESH = xs.Mesh(np.arange(4), (2, 2), ("data", "model"))
+
+
+def engine_of(mode, mesh, config=TINY):
+    model = load(config, random_weights(config, 0, torch.float32), torch.float32, DEVICE, mesh)
+    return Engine(model, mode=mode, num_blocks=24, max_seqs=3, max_step_tokens=16, max_length=96)
+
+
+def requests():
+    """Of several chunks, of one token, and one that begins as the first: its blocks are shared, one is copied."""
+    numbers = random.Random(0)
+    first = [numbers.randrange(256) for _ in range(40)]
+    return [Request(first, 24), Request([7], 40), Request([*first[:37], 9], 12)]
+
+
+@pytest.fixture(scope="module")
+def tokens_of_one_device():
+    return engine_of("direct", None).generate(requests())
+
+
+@pytest.mark.parametrize("mode", ["direct", "compile"])
+def test_same_tokens(mode, tokens_of_one_device):
+    torch._dynamo.reset()
+    engine = engine_of(mode, MESH)
+    assert engine.generate(requests()) == tokens_of_one_device
+    assert engine.cache.free_blocks == engine.cache.num_blocks
+
+
+@pytest.mark.parametrize("mode", ["direct", "compile"])
+def test_a_step_exchanges_sums_alone(mode):
+    torch._dynamo.reset()
+    engine = engine_of(mode, MESH)
+    with pyxla.inspecting() as seen:
+        list(engine.warm_up(sampling=False))
+    modules = [m for m in seen.modules if m.calls]
+    assert len(modules) == len(engine.buckets)
+    for module in modules:
+        called = [call.target.removeprefix("xla_gpu_") for call in module.calls]
+        assert called.count("paged_attention") == called.count("reshape_and_cache") == TINY.num_hidden_layers
+        # A device's part: half of the four heads, of the two kv heads.
+        (queries, caches) = (
+            [c.operands[i].shape for c in module.calls if c.target.endswith(op)]
+            for i, op in ((0, "paged_attention"), (2, "reshape_and_cache"))
+        )
+        assert all(re.search(r"\[\d+,2,16\]", shape) for shape in queries), queries
+        assert all(shape.startswith("f32[2,24,16,1,16]") for shape in caches), caches
+        assert not [copy for copy in module.copies if copy.shape.startswith("f32[2,24,16")]
+        sums = re.findall(r" all-reduce(?:-start)?\(", module.after)
+        assert len(sums) == 2 * TINY.num_hidden_layers
+        assert not re.search(r"all-to-all|collective-permute|reduce-scatter", module.after)
+        # The logits of each device's part of the vocabulary, of the sequences' last rows, and nothing of a layer.
+        assert all("[3," in line for line in re.findall(r"= (\S+) all-gather", module.after))
+
+
+def test_heads_that_the_devices_do_not_divide():
+    line = xs.Mesh(np.arange(4), (4,), ("model",))
+    with pytest.raises(pyxla.ArgumentError) as caught:
+        engine_of("direct", line)
+    assert caught.value.message == "llama: num_key_value_heads: expected a size that 4 devices divide, got 2"
+    wide = dataclasses.replace(TINY, num_key_value_heads=4)
+    assert engine_of("direct", line, wide).generate([Request([1, 2, 3], 4)])

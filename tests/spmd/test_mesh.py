@@ -1,0 +1,237 @@
+"""Sharded ops on a mesh of four virtual devices: right numbers, one custom call of a part, no exchange, no copy."""
+
+import importlib
+import re
+
+import numpy as np
+import pytest
+import torch
+import torch_xla
+import torch_xla.distributed.spmd as xs
+from pyxla_kernels.reshape_and_cache import cases as cache_cases
+
+import pyxla
+from pyxla import testing
+from pyxla.compare import compare
+from pyxla.errors import ArgumentError
+
+# The parts lie along "model", two of them; along "data" every device computes the same.
+MESH = xs.Mesh(np.arange(4), (2, 2), ("data", "model"))
+LINE = xs.Mesh(np.arange(4), (4,), ("model",))
+DEVICE = torch_xla.device()
+EXCHANGES = re.compile(r"all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter")
+
+# op -> (folder, cases that two devices divide): each operand there is, absent and present; dtypes; updates in place.
+PAGED = ["ragged-bf16", "window-7", "all-options", "f8-bf16"]
+SHARDED = {
+    "paged_attention": ("paged_attention", PAGED),
+    "paged_attention_lse": ("paged_attention", ["lse-all-options"]),
+    "reshape_and_cache": ("reshape_and_cache", ["bf16-to-itself"]),
+    "rotary_embedding": ("rotary_embedding", ["bf16-neox", "f32-interleaved"]),
+    "rotary_embedding_inplace": ("rotary_embedding", ["bf16-neox", "f32-interleaved"]),
+    "rms_norm": ("rms_norm", ["f32-2x4096", "bf16-300x2880"]),
+    "fused_add_rms_norm": ("fused_add_rms_norm", ["f32-2x4096"]),
+    "silu_and_mul": ("silu_and_mul", []),
+    "gelu_and_mul": ("gelu_and_mul", []),
+    "simple_add": ("simple_add", []),
+}
+# Of these the cases have odd rows, or three heads.
+OWN = {
+    "reshape_and_cache": lambda g: cache_cases.arguments(
+        g, torch.bfloat16, heads=4, cache_dtype=torch.float8_e4m3fn, scaled=True
+    ),
+    "silu_and_mul": lambda g: {"x": torch.randn(4, 64, generator=g).bfloat16()},
+    "gelu_and_mul": lambda g: {"x": torch.randn(4, 64, generator=g).bfloat16()},
+    "simple_add": lambda g: {name: torch.randn(4, 6, generator=g) for name in "ab"},
+}
+
+
+def sharded_cases():
+    for name, (folder, names) in SHARDED.items():
+        op = pyxla.find_op(name)
+        (by,) = op.shardings
+        module = importlib.import_module(f"pyxla_kernels.{folder}.cases")
+        cases = [c for c in (module.LSE_CASES if name == "paged_attention_lse" else module.CASES) if c.name in names]
+        assert len(cases) == len(names), name
+        if name in OWN:
+            cases.append(testing.Case("4", "rows or heads for each device", OWN[name]))
+        for case in cases:
+            yield pytest.param(op, by, case, id=f"{name}-{case.name}")
+
+
+# A result, several results, updates in place with and without a result.
+COMPILED = [
+    "paged_attention_lse-lse-all-options",
+    "rotary_embedding_inplace-bf16-neox",
+    "reshape_and_cache-4",
+    "fused_add_rms_norm-f32-2x4096",
+]
+
+
+def spec(op, by, argument, rank):
+    """The partition spec of an argument."""
+    names = [slot.name for slot in op.schema.tensors]
+    dimension = op.shardings[by].operands[names.index(argument)]
+    axes = [None] * rank
+    if dimension is not None:
+        axes[dimension] = "model"
+    return tuple(axes)
+
+
+def to_mesh(op, by, arguments, mesh=MESH):
+    """The arguments on the devices, split as the op takes them."""
+    moved = {n: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
+    for name, value in moved.items():
+        if isinstance(value, torch.Tensor):
+            xs.mark_sharding(value, mesh, spec(op, by, name, value.dim()))
+    torch_xla.sync(wait=True)
+    return moved
+
+
+def outputs(op, arguments, results):
+    results = results if isinstance(results, (tuple, list)) else () if results is None else (results,)
+    return (*(arguments[slot.name] for slot in op.schema.mutated), *results)
+
+
+def check(op, case, call, on_mesh, arguments):
+    want = testing.oracle(op, arguments)
+    with pyxla.inspecting() as seen:
+        got = outputs(op, on_mesh, call(**on_mesh))
+        torch_xla.sync(wait=True)
+    for g, w in zip(got, want, strict=True):
+        compare(case.name, g.cpu(), w, roundings=case.roundings)
+    return seen
+
+
+@pytest.mark.parametrize(("op", "by", "case"), list(sharded_cases()))
+def test_lazy(op, by, case):
+    """Two seeds: the second one's graph is known."""
+    call = pyxla.shard(op, by, MESH, "model")
+    for seed in (0, 1):
+        arguments = case.arguments(seed)
+        seen = check(op, case, call, to_mesh(op, by, arguments), arguments)
+    (module,) = [m for m in seen.modules if m.calls]
+    assert not EXCHANGES.search(module.after)
+    # Two operands of one size that are updated in place: torch_xla may swap their buffers.
+    if len(op.schema.mutated) < 2:
+        assert not [copy for copy in module.copies if copy.call]
+    (only,) = module.calls
+    parts = [operand.shape for operand in only.operands]
+    for slot, dimension in zip(op.schema.tensors, op.shardings[by].operands, strict=True):
+        tensor = arguments.get(slot.name)
+        if tensor is not None and dimension is not None and tensor.numel():
+            sizes = list(tensor.shape)
+            sizes[dimension] //= 2
+            assert any(f"[{','.join(map(str, sizes))}]" in part for part in parts), (slot.name, parts)
+
+
+@pytest.mark.parametrize(("op", "by", "case"), [c for c in sharded_cases() if c.id in COMPILED])
+def test_compiled(op, by, case):
+    torch._dynamo.reset()
+    sharded = pyxla.shard(op, by, MESH, "model")
+    call = torch.compile(lambda arguments: sharded(**arguments), backend="openxla", fullgraph=True)
+    for seed in (0, 1):
+        arguments = case.arguments(seed)
+        check(op, case, lambda **named: call(named), to_mesh(op, by, arguments), arguments)
+
+
+def test_operands_that_nobody_sharded():
+    """They stay as they are; the call's device cuts its part, and the result is sharded."""
+    norm = pyxla.shard(pyxla.find_op("rms_norm"), "rows", LINE)
+    x = torch.randn(8, 64)
+    on_xla = x.to(DEVICE)
+    torch_xla.sync()
+    with pyxla.inspecting() as seen:
+        y = norm(on_xla, None)
+        torch_xla.sync()
+    assert torch_xla._XLAC._get_xla_sharding_spec(on_xla) in ("", "{replicated}")
+    assert torch_xla._XLAC._get_xla_sharding_spec(y) == "{devices=[4,1]0,1,2,3}"
+    assert not EXCHANGES.search(seen.modules[0].after)
+    compare("rms_norm", y.cpu(), pyxla.find_op("rms_norm").reference(x.double(), None))
+
+
+def test_an_op_that_nobody_sharded():
+    """Operands that XLA copies in the background: nothing exports a sharded buffer to wait for it."""
+    x = torch.randn(64, 1024)
+    on_xla = x.to(DEVICE)
+    compare(
+        "rms_norm",
+        torch.ops.xla_gpu.rms_norm(on_xla, None).cpu(),
+        pyxla.find_op("rms_norm").reference(x.double(), None),
+    )
+
+
+def attention_step(mesh):
+    """A step of a decoder's attention: writes new keys and values, then attends; heads on the devices."""
+    store = pyxla.shard(pyxla.find_op("reshape_and_cache"), "heads", mesh)
+    attend = pyxla.shard(pyxla.find_op("paged_attention"), "heads", mesh)
+
+    def step(query, key, value, cache, slots, lengths, tables, starts, count):
+        store(key, value, cache, slots)
+        return attend(query, cache, lengths, tables, starts, count, 0.25)
+
+    return step
+
+
+@pytest.mark.parametrize("mode", ["lazy", "compiled"])
+def test_a_step_of_two_ops(mode):
+    """Parts go from op to op without an exchange, the cache without a copy; four devices with one kv head each."""
+    torch.manual_seed(0)
+    arguments = (
+        *(torch.randn(3, heads, 16) for heads in (8, 4, 4)),
+        torch.randn(2, 6, 16, 4, 16),
+        torch.tensor([5, 21, 70], dtype=torch.int32),
+        torch.tensor([6, 6, 7], dtype=torch.int32),
+        torch.tensor([[0], [1], [4]], dtype=torch.int32),
+        torch.arange(4, dtype=torch.int32),
+        torch.tensor([3], dtype=torch.int32),
+    )
+    cpu = [t.double() if t.is_floating_point() else t for t in arguments]
+    pyxla.find_op("reshape_and_cache").reference(cpu[1], cpu[2], cpu[3], cpu[4])
+    want = pyxla.find_op("paged_attention").reference(cpu[0], cpu[3], *cpu[5:], 0.25)
+
+    step = attention_step(LINE)
+    call = torch.compile(step, backend="openxla", fullgraph=True) if mode == "compiled" else step
+    on_xla = [t.to(DEVICE) for t in arguments]
+    for tensor in on_xla[:3]:
+        xs.mark_sharding(tensor, LINE, (None, "model", None))
+    xs.mark_sharding(on_xla[3], LINE, (None, None, None, "model", None))
+    torch_xla.sync(wait=True)
+    with pyxla.inspecting() as seen:
+        got = call(*on_xla)
+        torch_xla.sync(wait=True)
+    compare("attention", got.cpu(), want)
+    compare("cache", on_xla[3].cpu(), cpu[3])
+    (module,) = [m for m in seen.modules if m.calls]
+    assert [c.target for c in module.calls] == ["xla_gpu_reshape_and_cache", "xla_gpu_paged_attention"]
+    assert not module.copies and not EXCHANGES.search(module.after)
+    call(*on_xla)
+    torch_xla.sync(wait=True)
+    with pyxla.assert_no_recompilation():
+        for _ in range(6):
+            call(*on_xla)
+            torch_xla.sync(wait=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "by", "shapes", "message"),
+    [
+        ("rms_norm", "rows", [(6, 8)], "rms_norm: x: expected a size that 4 devices divide in dimension -2, got 6"),
+        ("rms_norm", "rows", [(8,)], "rms_norm: x: expected a dimension -2 to split, got shape (8,)"),
+        ("simple_add", "rows", [(4,), (8,)], "simple_add: b: expected shape (1,), got (2,)"),
+    ],
+)
+@pytest.mark.parametrize("device", ["cpu", "xla"])
+def test_refuses_what_the_devices_do_not_divide(name, by, shapes, message, device):
+    op = pyxla.find_op(name)
+    tensors = [torch.ones(shape).to(DEVICE if device == "xla" else "cpu") for shape in shapes]
+    with pytest.raises(ArgumentError) as caught:
+        pyxla.shard(op, by, LINE)(*tensors, *([None] if name == "rms_norm" else []))
+    assert caught.value.message.startswith(message)
+
+
+def test_has_no_gradient():
+    x = torch.ones(8, 8, device=DEVICE, requires_grad=True)
+    y = pyxla.shard(pyxla.find_op("rms_norm"), "rows", LINE)(x, None)
+    with pytest.raises(pyxla.DefinitionError, match="rms_norm_by_rows: gradient: expected one, got none"):
+        y.sum().backward()

@@ -1,0 +1,292 @@
+"""pyxla.benchmark: what a bench demands, what its layers are, and that a wrong kernel is not timed."""
+
+import importlib
+import math
+import os
+import statistics
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyxla_kernels.paged_attention.batches import torch_attention
+from pyxla_kernels.paged_attention.benches import batch, moved_bytes, operations, ragged, sample
+from pyxla_kernels.paged_attention.benches import bench as attention_bench
+from pyxla_kernels.simple_add.simple_add import simple_add
+
+from pyxla.benchmark import Bench, host, nbytes
+from pyxla.benchmark.__main__ import benches
+from pyxla.benchmark.check import Expected
+from pyxla.benchmark.layers import Raw, Single, Skipped, Step, chained_operand, step_calls, warm_up
+from pyxla.benchmark.peers import peer_layer, peer_names
+from pyxla.benchmark.run import LAYERS, measure, steps_of
+from pyxla.benchmark.xla_step import xla_step
+from pyxla.op import find_op
+from pyxla.testing import oracle
+from tests.test_layers import OPS
+
+BENCHES = [(op, bench) for op in OPS for bench in benches(op)]
+ON_THE_CPU = [(op, bench) for op, bench in BENCHES if "cpu" in bench.devices]
+needs_gpu = pytest.mark.skipif(os.environ.get("PJRT_DEVICE") != "CUDA", reason="needs a GPU: --device cuda")
+
+
+@pytest.fixture(scope="module")
+def device():
+    """The CPU, with caches so small that no test has to fill the real ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host, "_last_level_cache", lambda: 1 << 20)
+        yield host.HostDevice()
+
+
+@pytest.fixture(autouse=True)
+def forget_compiled_graphs():
+    """Else one function's graphs count against the next test's limit."""
+    torch._dynamo.reset()
+
+
+def small(**changes) -> Bench:
+    """simple_add on a few elements."""
+    fields = {
+        "name": "small",
+        "why": "quick",
+        "build": lambda g: {"a": torch.randn(4, 8, generator=g), "b": torch.randn(4, 8, generator=g), "alpha": 0.5},
+        "bytes": lambda a: 3 * nbytes(a["a"]),
+        "operations": lambda a: 2 * a["a"].numel(),
+        "peer": lambda a, b, alpha: torch.add(a, b, alpha=alpha),
+    }
+    return Bench(**fields | changes)
+
+
+def test_every_op_has_benches_for_both_devices():
+    for device in ("cpu", "cuda"):
+        assert {op for op, bench in BENCHES if device in bench.devices} == set(OPS)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_names_of_benches_are_unique_and_say_why(op):
+    for device in ("cpu", "cuda"):
+        names = [bench.name for bench in benches(op) if device in bench.devices]
+        assert len(names) == len(set(names))
+    assert all(bench.why and set(bench.devices) <= {"cpu", "cuda"} for bench in benches(op))
+
+
+@pytest.mark.parametrize(("op", "bench"), ON_THE_CPU, ids=lambda value: str(value))
+def test_bytes_of_a_bench_are_no_more_than_there_are(op, bench):
+    """Each operand read once and each result written once is the most that "at least" can mean."""
+    importlib.import_module(f"pyxla_kernels.{op}.{op}")
+    schema, arguments = find_op(op).schema, bench.arguments()
+    metas = [v.to("meta") if torch.is_tensor(v) else v for v in schema.bind((), arguments)]
+    results = find_op(op).infer_results(tuple(metas))
+    tensors = [arguments[a.name] for a in schema.tensors]
+    assert 0 < bench.bytes(arguments) <= nbytes(*tensors, *results, *(arguments[a.name] for a in schema.mutated))
+    assert bench.operations(arguments) >= 0
+    again = bench.arguments()
+    assert all(torch.equal(v, again[n]) for n, v in arguments.items() if torch.is_tensor(v))
+
+
+def test_work_of_attention():
+    """By hand: a decode that sees 20 keys; a prefill of 3 whose tokens see 4, 5 and 6."""
+    arguments = batch(torch.Generator(), [(1, 20), (3, 6)], torch.float32, heads=(4, 2), d=8)
+    assert operations(arguments) == 4 * 4 * 8 * (20 + 4 + 5 + 6)
+    assert moved_bytes(arguments) == 4 * (2 * 26 * 2 * 8 + 2 * 4 * 4 * 8)
+
+
+def test_sampled_rows_of_attention_are_those_of_the_whole_batch():
+    op = find_op("paged_attention")
+    arguments = batch(torch.Generator().manual_seed(3), [(9, 40), (1, 70), (30, 30)], torch.float32, heads=(4, 2), d=16)
+    smaller, rows = sample(arguments)
+    assert {0, 39} <= set(rows.tolist()) and len(rows) > 8
+    (whole,), (some,) = oracle(op, arguments), oracle(op, smaller)
+    torch.testing.assert_close(some, whole[rows], rtol=1e-12, atol=1e-12)
+    wide = {n: v.double() if torch.is_tensor(v) and v.is_floating_point() else v for n, v in arguments.items()}
+    torch.testing.assert_close(torch_attention(**wide), whole)
+
+
+def test_ragged_contexts():
+    contexts = [context for _, context in ragged(64, 16384)]
+    assert len(contexts) == 64 and (max(contexts), min(contexts)) == (16384, 1)
+    assert statistics.median(contexts) < 256
+
+
+# What is right, and what is refused.
+
+
+def test_wrong_numbers_are_refused():
+    bench = small()
+    expected = Expected(simple_add, bench, bench.arguments())
+    right = bench.peer(**bench.arguments())
+    assert expected.compare([right]) < 1
+    with pytest.raises(AssertionError, match=r"simple_add\[small\]: values: expected .* at \(3, 7\), got"):
+        expected.compare([right + 1e-3 * torch.nn.functional.one_hot(torch.tensor(31), 32).reshape(4, 8)])
+    with pytest.raises(AssertionError, match="expected 1 results, got 2"):
+        expected.compare([right, right])
+
+
+def test_of_a_sample_the_other_rows_must_be_written():
+    bench = small(sample=lambda a: ({n: v[1:2] if torch.is_tensor(v) else v for n, v in a.items()}, torch.tensor([1])))
+    expected = Expected(simple_add, bench, bench.arguments())
+    assert expected.extent == "1 rows"
+    right = bench.peer(**bench.arguments())
+    expected.compare([right])
+    with pytest.raises(AssertionError, match="expected every row to be written, got 1 NaN"):
+        expected.compare([right.index_put((torch.tensor(3), torch.tensor(0)), torch.tensor(torch.nan))])
+
+
+def test_raw_call_that_is_wrong_is_no_layer(device, monkeypatch):
+    """The kernel computes another alpha than the reference."""
+    bench = small()
+    wrong = Expected(simple_add, bench, bench.arguments() | {"alpha": 0.25})
+    with pytest.raises(AssertionError, match="values: expected"):
+        Raw(simple_add, bench.arguments(), device, wrong)
+    told = []
+    monkeypatch.setattr("pyxla.benchmark.run.Expected", lambda *_: wrong)
+    record = measure(simple_add, bench, device, layers=LAYERS, rounds=3, tell=told.append)
+    assert record["refused"].startswith("simple_add[small]: values: expected") and record["layers"] == []
+    assert len(told) == steps_of(bench, LAYERS, 3)
+
+
+def test_compiled_step_that_is_wrong_is_no_layer():
+    bench = small()
+    wrong = Expected(simple_add, bench, bench.arguments() | {"alpha": 0.25})
+    with pytest.raises(AssertionError, match="values: expected"):
+        xla_step(simple_add, bench.arguments(), ("a", 0), 3, wrong)
+
+
+# The layers.
+
+
+def test_record_of_a_bench(device, monkeypatch):
+    monkeypatch.setattr("pyxla.benchmark.peers.torch.compile", lambda peer, dynamic: peer)  # inductor takes its time
+    bench, told = small(others={"another": lambda **_: None}), []
+    record = measure(simple_add, bench, device, layers=("raw", "peers"), rounds=4, tell=told.append)
+    assert len(told) == steps_of(bench, ("raw", "peers"), 4)
+    names = [layer["name"] for layer in record["layers"]]
+    assert names == ["raw", "raw step", "torch", "torch.compile", "another"]
+    timed = [layer for layer in record["layers"] if "seconds" in layer]
+    assert len(timed) == 4 and all(len(la["seconds"]) == 4 and min(la["seconds"]) > 0 for la in timed)
+    assert record["layers"][-1]["skipped"] == "for CUDA only"
+    assert (record["bytes"], record["operations"], record["checked"]) == (3 * 128, 64, "all")
+    assert len(record["control"]) == 4
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_both_steps_of_every_op_are_right(device, op):
+    """The smallest bench of each op: chained or in place, its step holds as many custom calls as it says."""
+    importlib.import_module(f"pyxla_kernels.{op}.{op}")
+    op = find_op(op)
+    bench = min((b for b in benches(op.name) if "cpu" in b.devices), key=lambda b: b.bytes(b.arguments()))
+    if op.name == "paged_attention":
+        bench = attention_bench("small", "quick", [(1, 300), (40, 70)], "cpu", torch.float32, heads=(4, 2), d=16)
+    arguments = bench.arguments()
+    expected = Expected(op, bench, arguments)
+    raw = Raw(op, arguments, device, expected)
+    assert 0 <= raw.error <= 1
+    for step in (raw.step(3), xla_step(op, arguments, raw.chained, 3, expected)):
+        assert step.calls == 3 and warm_up(step) > 0
+
+
+def test_a_step_hands_on_results(device):
+    """a + alpha * b, five times."""
+    bench = small()
+    arguments = bench.arguments()
+    raw = Raw(simple_add, arguments, device, Expected(simple_add, bench, arguments))
+    assert raw.chained == ("a", 0)
+    step = raw.step(5)
+    for _ in range(2):  # every step begins from the bench's own a
+        step.many()
+        torch.testing.assert_close(raw._outputs[0], arguments["a"] + 5 * 0.5 * arguments["b"])
+
+
+def test_operand_that_a_result_fits():
+    a, b = torch.empty(2, 3), torch.empty(2, 3, dtype=torch.bfloat16)
+    arguments = {"a": a, "b": a, "alpha": 1.0}
+    assert chained_operand(simple_add, arguments, [a]) == ("a", 0)
+    assert chained_operand(simple_add, arguments, [b]) is None
+    assert chained_operand(simple_add, arguments, [a.reshape(3, 2)]) is None
+    assert chained_operand(find_op("fused_add_rms_norm"), {"x": a, "residual": a, "weight": None}, [a]) is None
+
+
+@given(seconds=st.floats(0, 10), rows=st.integers(1, 1 << 22))
+@settings(max_examples=50)
+def test_calls_of_a_step_fit_in_time_and_memory(seconds, rows):
+    halves = find_op("silu_and_mul")
+    arguments = {"x": torch.empty(rows, 64, device="meta")}
+    results = [torch.empty(rows, 32, device="meta")]
+    calls = step_calls(halves, arguments, results, seconds, host.HostDevice)
+    assert 2 <= calls <= 128
+    assert calls == 2 or calls * rows * 96 * 4 <= host.HostDevice.step_bytes
+
+
+def test_what_a_step_costs_by_itself_is_taken_off():
+    step = Step("raw step", "", lambda call: 0.0, None, None, calls=10)
+    step._one, step._many = [3.0] * 3, [21.0, 21.0, 31.0]  # one unit to start, two for each call
+    assert step.samples() == [2.0, 2.0, 3.0]
+    step._one, step._many = [5.0], [2.0]  # noise: a single call took longer than ten
+    assert step.samples()[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("peer", "reason"),
+    [
+        (lambda a, b, alpha: a - b, "AssertionError: values: expected the op's, got"),
+        (lambda a, b, alpha: torch.add(a, b, alpha=alpha)[:2], "AssertionError: shape: expected (4, 8), got (2, 8)"),
+        (lambda a, b, alpha: importlib.import_module("no_such_library"), "not installed: No module named"),
+        (lambda a, b, alpha: 1 / 0, "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_peer_that_does_other_work_or_none_is_skipped(device, peer, reason):
+    bench = small(peer=peer)
+    arguments = bench.arguments()
+    layer = peer_layer(simple_add, bench, "torch", arguments, device, Expected(simple_add, bench, arguments))
+    assert isinstance(layer, Skipped) and layer.reason.startswith(reason)
+
+
+def test_peers_of_a_bench():
+    assert peer_names(small()) == ["torch", "torch.compile"]
+    assert peer_names(small(peer=None, others={"flashinfer": None})) == ["flashinfer"]
+
+
+def test_peer_that_reads_lengths_is_not_compiled(device):
+    bench = small(reads_lengths=True)
+    layer = peer_layer(simple_add, bench, "torch.compile", bench.arguments(), device, None)
+    assert layer == Skipped("torch.compile", "the peer reads lengths on the host: no one graph")
+
+
+def test_memory_that_nobody_wrote_shows(device):
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        assert device.empty((3, 5), dtype).isnan().all()
+    assert device.empty((2,), torch.int32).tolist() == [-1, -1]
+    assert device.empty((), torch.float32).isnan()
+
+
+# The GPU.
+
+
+@needs_gpu
+@pytest.mark.parametrize("kind", ["TorchCudaDevice", "CupyCudaDevice"])
+def test_layers_on_a_gpu(kind):
+    from pyxla.benchmark import cuda
+
+    if kind == "TorchCudaDevice" and not torch.cuda.is_available():
+        pytest.skip("torch has no CUDA")
+    device = getattr(cuda, kind)()
+    for op in OPS:
+        importlib.import_module(f"pyxla_kernels.{op}.{op}")
+        bench = min((b for b in benches(op) if "cuda" in b.devices), key=lambda b: b.bytes(b.arguments()))
+        record = measure(find_op(op), bench, device, layers=LAYERS, rounds=3, tell=lambda what: None)
+        assert "refused" not in record, record
+        layers = {layer["name"]: layer for layer in record["layers"]}
+        for name in ("raw", "raw step", "xla step"):
+            assert all(0 < s < 1 and math.isfinite(s) for s in layers[name]["seconds"]), (op, layers[name])
+        assert layers["raw"]["how"] == "replayed as a CUDA graph"
+        calls = layers["xla step"]["calls"]
+        assert f"{calls} of {calls} calls in command buffers" in layers["xla step"]["how"], op
+
+
+def test_single_layer_takes_a_sample_per_round(device):
+    calls = []
+    layer = Single("raw", "", device, lambda: calls.append(1))
+    warm_up(layer)
+    assert layer.samples() == []
+    layer.measure()
+    assert len(layer.samples()) == 1 and len(calls) == 4

@@ -1,0 +1,112 @@
+"""Modules read from text: attributes, who reads whose result, copies, memory; also of text that nobody prints."""
+
+import pytest
+
+import pyxla
+from pyxla import hlo_attributes
+from pyxla.hlo_graph import Graph, bytes_of
+from pyxla.hlo_module import read_module
+from pyxla.memory_plan import read_memory_plan
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("", {}),
+        ("a = 0x7F800000 : f32, b = 0xFC00 : f16, c = 1.5 : bf16", {"a": float("inf"), "b": float("-inf"), "c": 1.5}),
+        ('a = {b = [1 : i32, "c"], d}', {"a": {"b": [1, "c"], "d": True}}),
+        ("a = array<i1: true, false>, b = array<f64>, c = 7 : i64", {"a": [True, False], "b": [], "c": 7}),
+        ("a = dense<[1, -2]> : tensor<2xi64>, b = dense<> : tensor<0xf64>", {"a": [1, -2], "b": []}),
+        ("a = dense<0x7FF0000000000000> : tensor<2xf64>, b = #other", {"a": [float("inf")] * 2, "b": "#other"}),
+        ('a = dense<"0x010000000200000003000000"> : tensor<3xi32>', {"a": [1, 2, 3]}),
+        ('a = dense<"0x01"> : tensor<3xi32>', {"a": 'dense<"0x01"> : tensor<3xi32>'}),
+        ("a = dense<[[1, 2]]> : tensor<1x2xi64>", {"a": "dense<[[1, 2]]> : tensor<1x2xi64>"}),
+    ],
+)
+def test_attributes_of_other_custom_calls(text, want):
+    assert hlo_attributes.decode(text) == want
+
+
+CUDA_TEXT = """\
+HloModule SyncTensorsGraph.9, is_scheduled=true, input_output_alias={ {0}: (0, {}, may-alias) }
+
+%fused (p: f32[4,8]) -> f32[8,4] {
+  %p = f32[4,8]{1,0} parameter(0)
+  ROOT %t = f32[8,4]{1,0} transpose(%p), dimensions={1,0}
+}
+
+%command_buffer (a: f32[4,8], b: f32[8,4]) -> (f32[8,4], u8[64]) {
+  %a = f32[4,8]{1,0} parameter(0)
+  %b = f32[8,4]{1,0} parameter(1)
+  %wrapped = f32[8,4]{1,0} fusion(%a), kind=kInput, calls=%fused
+  %call.1 = (f32[8,4]{1,0}, u8[64]{0}) custom-call(%b, %wrapped), custom_call_target="xla_gpu_x", \
+operand_layout_constraints={f32[8,4]{1,0}, f32[8,4]{1,0}}, output_to_operand_aliasing={{0}: (0, {})}, \
+api_version=API_VERSION_TYPED_FFI, backend_config={}
+  %r = f32[8,4]{1,0} get-tuple-element(%call.1), index=0
+  ROOT %out = (f32[8,4]{1,0}, u8[64]{0}) tuple(%r, %r)
+}
+
+ENTRY %main (p0: f32[8,4], p1: f32[4,8]) -> (f32[8,4]) {
+  %p0 = f32[8,4]{1,0} parameter(0)
+  %p1 = f32[4,8]{1,0} parameter(1)
+  %buffer = (f32[8,4]{1,0}, u8[64]{0}) call(%p1, %p0), to_apply=%command_buffer
+  %first = f32[8,4]{1,0} get-tuple-element(%buffer), index=0
+  ROOT %tuple = (f32[8,4]{1,0}) tuple(%first)
+}
+"""
+
+
+def test_call_inside_of_a_command_buffer():
+    """XLA:CUDA puts it into a computation of its own; what stands around it is found all the same."""
+    thunks = "000: kCommandBuffer [source]\n    000: kCustomCall [source]\n"
+    module = read_module(CUDA_TEXT, CUDA_TEXT, "", thunks)
+    (call,) = module.calls
+    assert [operand.source.name for operand in call.operands] == ["p0", "wrapped"]
+    assert call.operands[0].source.argument == 0 and call.aliases == ((0, 0),)
+    assert call.results[0].outputs == (0,) and call.results[1].readers == ()
+    (copy,) = module.copies
+    assert (copy.name, copy.place, copy.in_place) == ("wrapped", "operand 1", False)
+    assert copy.reason == "operand 1 is argument 1 transposed, and the call takes it row-major"
+    assert module.captured == 1 and module.memory is None
+    assert "captured  1 of 1 custom call in a command buffer" in str(pyxla.Inspection("CUDA", [module]))
+
+
+@pytest.mark.parametrize("cut", range(0, len(CUDA_TEXT), 13))
+def test_text_that_breaks_off(cut):
+    module = read_module(CUDA_TEXT[:cut], CUDA_TEXT[:cut], "allocation 0: size 12, param"[: cut % 28], "")
+    assert len(module.calls) <= 1
+    str(pyxla.Inspection("CUDA", [module]))
+
+
+def test_bytes_of_shapes():
+    shapes = {
+        "f32[4,8]{1,0}": 128,
+        "bf16[3]": 6,
+        "pred[]": 1,
+        "f8e4m3fn[5]{0}": 5,
+        "(f32[2]{0}, /*index=1*/s4[3]{0})": 10,
+    }
+    assert {shape: bytes_of(shape) for shape in shapes} == shapes
+
+
+def test_memory_plan_of_a_text_without_one():
+    assert read_memory_plan("") is None
+
+
+def test_graph_of_a_module_that_calls_one_computation_twice():
+    """Then it is not looked through: a value inside would stand for two."""
+    text = """\
+%twice (x: f32[2]) -> f32[2] {
+  %x = f32[2]{0} parameter(0)
+  ROOT %n = f32[2]{0} negate(%x)
+}
+
+ENTRY %main (p: f32[2]) -> f32[2] {
+  %p = f32[2]{0} parameter(0)
+  %one = f32[2]{0} call(%p), to_apply=%twice
+  ROOT %two = f32[2]{0} call(%one), to_apply=%twice
+}
+"""
+    graph = Graph(text)
+    assert graph.source("two").node.name == "two" and graph.outputs[0].node.name == "two"
+    assert [use.node.name for _, use in graph.uses["one"]] == ["two"]

@@ -1,0 +1,388 @@
+"""`pyxla.inspect`: what it says of a function is true, and the user's own run is as if nobody had looked."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch_xla
+import torch_xla.debug.metrics as metrics
+import torch_xla.runtime
+
+import pyxla
+from pyxla import dump, testing
+from tests.conftest import ROOT
+from tests.probe import probe_ops
+
+pytestmark = pytest.mark.usefixtures("probe_library")
+DEVICE = torch_xla.device()
+ON_CUDA = torch_xla.runtime.device_type() == "CUDA"
+only_on_the_cpu = pytest.mark.skipif(ON_CUDA, reason="the texts of XLA's CPU compiler")
+
+
+def tensor(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+def add(x, y):
+    """A custom call of two operands."""
+    return probe_ops.probe_optionals(y, x)
+
+
+def compiled_graphs() -> int:
+    """torch_xla's own count: everything that XLA compiled."""
+    return (metrics.metric_data("CompileTime") or [0])[0]
+
+
+def test_call_operands_attributes_and_neighbours():
+    x, y = tensor(8), tensor(8, seed=1)
+    seen = pyxla.inspect(lambda: add(x * 2, y).relu())
+    (module,) = seen.modules
+    (call,) = seen.calls("xla_gpu_probe_optionals")
+    assert seen.device == torch_xla.runtime.device_type()
+    assert call.api_version == "API_VERSION_TYPED_FFI"
+    assert [operand.shape for operand in call.operands] == ["f32[8]{0}", "f32[8]{0}", "pred[0]{0}"]
+    assert call.operands[0].source.argument is not None and call.operands[0].source.opcode == "parameter"
+    assert "multiply" in call.operands[1].source.fused or call.operands[1].source.opcode == "multiply"
+    (reader,) = call.results[0].readers
+    assert reader.opcode == "fusion" and "maximum" in reader.fused
+    assert module.calls_before == {"xla_gpu_probe_optionals": 1} and module.missing() == {}
+    assert module.copies == () and call.aliases == ()
+
+
+def test_attributes_are_python_values():
+    """As the caller passed them, of every kind, and an absent number is None."""
+    x = tensor(3)
+    values = {
+        "integer": -(2**62), "number": float("inf"), "flag": True, "string": 'a"\\\n{x}, array<i64: 1, é',
+        "integers": [1, -2], "numbers": [0.1, -0.0, 1e-300], "maybe_integer": None, "maybe_number": 2.5,
+    }  # fmt: skip
+    (call,) = pyxla.inspect(lambda: probe_ops.probe_attributes(x, **values)).calls()
+    assert call.attributes == values
+    assert str(call.attributes["numbers"][1]) == "-0.0"
+
+
+def test_many_numbers_as_one_attribute():
+    """MLIR writes more than a hundred of them as bytes."""
+    x, integers, numbers = tensor(3), list(range(-100, 400)), [0.5 * i for i in range(300)]
+    seen = pyxla.inspect(lambda: probe_ops.probe_attributes(x, 1, 1.0, True, "", integers, numbers))
+    assert (seen.calls()[0].attributes["integers"], seen.calls()[0].attributes["numbers"]) == (integers, numbers)
+
+
+def only_copies(fn, *args) -> list[tuple[str, str]]:
+    """(place, reason) of each copy."""
+    (module,) = pyxla.inspect(fn, *args).modules
+    return [(copy.place, copy.reason) for copy in module.copies]
+
+
+@only_on_the_cpu
+@pytest.mark.parametrize(
+    ("fn", "place", "reason"),
+    [
+        (
+            lambda x: add(x.t(), x.t()),
+            "operand 0",
+            r"operand 0 is argument 0 transposed, and the call takes it row-major",
+        ),
+        (
+            lambda x: add(x[2:5], x[2:5]),
+            "operand 0",
+            r"operand 0 is a slice of argument 0, and the call takes dense memory",
+        ),
+        (lambda x: (lambda y: add(y, y))(x.expand(3, 7)), "operand 0", r"operand 0 is argument 0 expanded, and .+"),
+        (lambda x: (add(x, x), add(x, x)), "result 0", r"result 0 is returned twice, and two outputs share no buffer"),
+        (lambda x: (add(x, x) * 2).t() + 1, "", r"\S+ is f32\[6,9\]\{0,1\}, and f32\[6,9\]\{1,0\} is wanted"),
+    ],
+    ids=["transposed", "slice", "expanded", "returned twice", "layout of an output"],
+)
+def test_copies_and_why(fn, place, reason):
+    copies = only_copies(fn, tensor(7) if "expanded" in reason else tensor(9, 6))
+    assert copies and copies[0][0] == place, copies
+    assert re.fullmatch(reason, copies[0][1]), copies
+
+
+def test_copy_because_the_old_value_is_needed():
+    cache, update = tensor(33), tensor(33, seed=1)
+
+    def step():
+        old = cache * 2
+        probe_ops.probe_accumulate(cache, update)
+        return old
+
+    (module,) = pyxla.inspect(step).modules
+    assert module.copies and all(copy.in_place and copy.size == 33 * 4 for copy in module.copies)
+    assert all("are still needed, by" in copy.reason for copy in module.copies)
+
+
+@only_on_the_cpu
+def test_copy_because_a_slice_is_no_buffer_of_its_own():
+    cache, update = tensor(8, 32), tensor(32, seed=1)
+    copies = only_copies(lambda: probe_ops.probe_accumulate(cache[2], update))
+    assert ("operand 0", "operand 0 is a slice of argument 1, and the call takes dense memory") in copies
+    assert any("argument 1 is not donated" in reason for _, reason in copies), copies
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_update_in_place(compiled):
+    """The memory plan's numbers are those of the tensors."""
+    cache, update = tensor(1000), tensor(1000, seed=1)
+    want = cache.cpu() + update.cpu()
+
+    def step(cache, update):
+        return probe_ops.probe_accumulate(cache, update)
+
+    fn = torch.compile(step, backend="openxla") if compiled else step
+    (module,) = pyxla.inspect(fn, cache, update).modules
+    (call,) = module.calls
+    assert torch.equal(cache.cpu(), want), "it ran once"
+    assert module.aliases and call.aliases == ((0, 0),) and module.copies == ()
+    assert module.memory.in_place == 4000 and module.memory.arguments == 8000
+    assert module.memory.total >= 8004
+
+
+def test_memory_plan_adds_up():
+    x = tensor(64, 64)
+    (module,) = pyxla.inspect(lambda: add(x @ x, x).softmax(-1)).modules
+    plan = module.memory
+    assert sum(allocation.size for allocation in plan.allocations) == plan.total
+    parts = plan.arguments + plan.outputs + plan.temporaries + plan.constants
+    assert parts == plan.total
+    assert {a.parameter for a in plan.allocations if a.kind == "argument"} >= {0}
+    assert plan.outputs >= x.nbytes
+
+
+def test_calls_that_xla_leaves_out():
+    x = tensor(5)
+    (module,) = pyxla.inspect(lambda: (add(x, x), add(x, x))).modules
+    assert module.missing() == {"xla_gpu_probe_optionals": 1} and len(module.calls) == 1
+    assert "1 fewer than before" in str(pyxla.inspect(lambda: (add(x, x), add(x, x))))
+
+
+def test_looking_adds_no_compilation():
+    """What XLA compiles under the eyes of `inspect` is what the next run takes."""
+    x = tensor(17)
+    calls = []
+
+    def step(x):
+        calls.append(1)
+        return add(x, x) - 1
+
+    torch_xla.sync(wait=True)
+    before = compiled_graphs()
+    pyxla.inspect(step, x)
+    assert len(calls) == 1
+    step(x).cpu()
+    assert compiled_graphs() - before == 1
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_looking_at_what_is_compiled_already(compiled):
+    """The function runs again for it; the next run of the user's compiles nothing, and nothing is counted."""
+    x, calls = tensor(18 + compiled), []
+
+    def step(x):
+        return add(x, x) - 3
+
+    fn = torch.compile(step, backend="openxla") if compiled else step
+
+    def counted(x):
+        calls.append(1)
+        return fn(x)
+
+    counted(x).cpu()
+    torch_xla.sync(wait=True)
+    before, own = testing.compilations(), compiled_graphs()
+    for _ in range(3):
+        seen = pyxla.inspect(counted, x)
+        assert [call.target for call in seen.calls()] == ["xla_gpu_probe_optionals"]
+    assert len(calls) == 1 + 2 * 3
+    assert testing.compilations() == before and compiled_graphs() == own + 3
+    torch.testing.assert_close(counted(x).cpu(), x.cpu() + x.cpu()[0] - 3)
+    assert (testing.compilations(), compiled_graphs()) == (before, own + 3)
+
+
+def test_every_graph_of_a_function_is_there():
+    """One that reads a value in between has two graphs; one of them is known to XLA already."""
+    x = tensor(19)
+
+    def step(x):
+        first = add(x, x)
+        return add(x, x * first.sum().item())
+
+    add(x, x).sum().cpu()
+    seen = pyxla.inspect(step, x)
+    assert len(seen.modules) == 2 and len(seen.calls()) == 2
+
+
+def test_block():
+    x = tensor(20)
+    add(x, x).cpu()
+    with pyxla.inspecting() as seen:
+        y = add(x, x)
+    assert len(seen.calls()) == 1
+    with pyxla.inspecting(private=False) as seen:
+        y = add(x, x)
+    assert seen.modules == [] and y.cpu().shape == (20,)
+
+
+def test_what_was_pending_is_not_part_of_it():
+    x = tensor(21)
+    pending = x.exp()
+    (module,) = pyxla.inspect(lambda: add(x, x)).modules
+    assert "exponential" not in module.before
+    assert torch.equal(pending.cpu(), x.cpu().exp()) or torch.allclose(pending.cpu(), x.cpu().exp())
+
+
+def test_cpu_tensors_into_a_compiled_function():
+    """torch_xla warns, and runs it on the CPU."""
+    fn = torch.compile(lambda x: add(x, x), backend="openxla")
+    with (
+        pytest.warns(UserWarning, match="Found tensor with shape"),
+        pytest.raises(
+            pyxla.PyxlaError, match=r"got one that left XLA nothing to do and returned Tensor\n\nhint: .*device"
+        ),
+    ):
+        pyxla.inspect(fn, torch.ones(22))
+
+
+@pytest.mark.parametrize(
+    ("fn", "got"),
+    [
+        (lambda: None, "nothing"),
+        (lambda: 3, "int"),
+        (lambda: torch.ones(3) + 1, "Tensor"),
+        (lambda: (add(tensor(23), tensor(23)), None)[1], "nothing"),
+    ],
+)
+def test_function_that_leaves_xla_nothing_to_do(fn, got):
+    with pytest.raises(pyxla.PyxlaError) as caught:
+        pyxla.inspect(fn)
+    assert caught.value.message == (
+        "inspect: fn: expected a function that computes on XLA, got one that left XLA nothing to do and returned " + got
+    )
+
+
+def test_no_function():
+    with pytest.raises(pyxla.ArgumentError, match="inspect: fn: expected a function, got Tensor"):
+        pyxla.inspect(tensor(2))
+
+
+def test_exception_of_the_function_goes_through():
+    """And leaves nothing behind: the key of the cache, the flags, the folder."""
+    x, environment = tensor(24), dict(os.environ)
+
+    def broken(x):
+        y = add(x, x)
+        raise KeyError("mine")
+        return y
+
+    with pytest.raises(KeyError, match="mine") as caught:
+        pyxla.inspect(broken, x)
+    assert caught.traceback[-1].name == "broken"
+    with pytest.raises(KeyError), pyxla.inspecting():
+        broken(x)
+    assert dict(os.environ) == environment and dump._switched_to is None
+    assert len(pyxla.inspect(lambda: add(x, x)).calls()) == 1
+
+
+def test_error_of_a_handler_is_raised_once():
+    x = torch.full((4,), -1.0, device=DEVICE)
+    with pytest.raises(pyxla.PyxlaError, match="probe_fail"):
+        pyxla.inspect(probe_ops.probe_fail, x)
+    assert (torch.ones(2, device=DEVICE) + 1).cpu().tolist() == [2, 2]
+
+
+def test_json():
+    x = tensor(25)
+    seen = pyxla.inspect(lambda: probe_ops.probe_attributes(x, 1, float("nan"), True, "s", [1], [float("inf")]))
+    data = json.loads(json.dumps(seen.as_json(), allow_nan=False))
+    (call,) = data["modules"][0]["calls"]
+    assert (call["attributes"]["number"], call["attributes"]["numbers"]) == ("nan", ["inf"])
+    assert data["modules"][0]["memory"]["total"] == seen.modules[0].memory.total
+
+
+def test_stablehlo():
+    x = tensor(26)
+    (module,) = pyxla.inspect(lambda: torch.erf(add(x, x)).sum()).modules
+    text = module.stablehlo()
+    assert "stablehlo.custom_call @xla_gpu_probe_optionals" in text and "loc(" not in text
+
+
+SCRIPT = """
+import os, sys, pathlib, tempfile
+import torch, torch_xla
+import torch_xla.debug.metrics as metrics
+import pyxla
+from pyxla import dump
+
+def compiled():
+    return (metrics.metric_data("CompileTime") or [0])[0]
+
+def dumps():
+    return len(list(pathlib.Path(tempfile.gettempdir()).glob("pyxla-hlo-*")))
+
+x = torch.arange(6.0).to(torch_xla.device())
+flags = os.environ.get("XLA_FLAGS")
+step = lambda x: x.sin() * x
+step(x).cpu()
+before = compiled()
+seen = pyxla.inspect(lambda x: x.cos() * x, x)
+print(len(seen.modules), compiled() - before, "cosine" in seen.modules[0].before, seen.modules[0].memory.arguments)
+with dump.dumping() as outer, dump.dumping() as inner:
+    print(outer == inner, outer)
+(x.tan() * x).cpu()
+print(dumps(), os.environ.get("XLA_FLAGS") == flags, "XLA_AUTO_SPMD_MESH" in os.environ)
+"""
+
+
+def test_process_that_has_set_no_flags(tmp_path):
+    """XLA has read its flags long before; they are switched for the block alone, and no file is left."""
+    environment = {n: v for n, v in os.environ.items() if n != "XLA_FLAGS"} | {"TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    first, second, third = done.stdout.splitlines()
+    assert (first, third) == ("1 1 True 24", "0 True False")
+    assert second.startswith(f"True {tmp_path}/pyxla-hlo-")
+
+
+def test_flags_that_name_a_folder_are_left_alone(tmp_path):
+    flags = f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
+    environment = os.environ | {"XLA_FLAGS": flags, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["1 1 True 24", f"True {tmp_path}", "0 True False"]
+    assert len(list(tmp_path.glob("*before_optimizations.txt"))) >= 3
+
+
+def test_another_torch_xla_says_so(monkeypatch):
+    """The function that switches XLA is exported by 2.8.1; a later one hides it."""
+    monkeypatch.setattr(dump, "_PARSE", "no_such_function")
+    with pytest.raises(
+        pyxla.PyxlaError, match=r"hlo: torch_xla: expected 2\.8\.1, whose XLA can be told to dump at any"
+    ):
+        dump._parse_flags("--xla_dump_to=")
+
+
+def test_option_of_one_compilation_is_the_one_that_xla_reads():
+    """Against jaxlib's own writer of the message: what stands behind the options without overrides."""
+    from jaxlib._jax import CompileOptions
+
+    plain, ours = CompileOptions(), CompileOptions()
+    ours.env_option_overrides = [("xla_dump_hlo_as_text", True), ("xla_dump_to", "/a/folder" * 20)]
+    want = ours.SerializeAsString().removeprefix(plain.SerializeAsString())
+    got = dump._override("xla_dump_hlo_as_text", b"\x10\x01")
+    got += dump._override("xla_dump_to", dump._field(1, b"/a/folder" * 20))
+    assert got == want
+
+
+@pytest.mark.skipif(not ON_CUDA, reason="needs a GPU: devtool test -- tests --device cuda")
+def test_on_a_gpu_the_calls_are_captured():
+    from pyxla_kernels.simple_add.simple_add import simple_add
+
+    x = tensor(256, 256)
+    (module,) = pyxla.inspect(lambda: simple_add(simple_add(x, x), x @ x)).modules
+    assert len(module.calls) == 2 and module.captured == 2
+    assert module.memory.total > 0 and module.memory.arguments >= x.nbytes

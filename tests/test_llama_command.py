@@ -1,0 +1,112 @@
+"""`python -m examples.llama`: what it prints, and what it says of options that do not fit."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from examples.llama.__main__ import main
+from tests.conftest import ROOT
+
+SMALL = ("--max-seqs", "2", "--max-step-tokens", "8", "--max-tokens", "12")
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    torch._dynamo.reset()
+
+
+def run(*options):
+    return CliRunner().invoke(main, [*SMALL, *options])
+
+
+def test_command_as_a_user_runs_it():
+    """Its own process, so that --device decides; text on stdout, the report on stderr."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("PJRT_DEVICE", "XLA_FLAGS")}
+    command = [sys.executable, "-m", "examples.llama", *SMALL, "--device", "cpu", "--prompt", "Once", "--check"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("Once") and len(re.findall(r"<\d+>|.", line)) == 4 + 12
+    for pattern in (
+        r"12 tokens in \d+\.\d\d s, \d+\.\d tokens/s \(mode direct, CPU\)",
+        r"12 steps: 96 rows, of which 4 of prompts; 0 tokens of prompts shared",
+        r"1 graphs compiled before, for 1 buckets of rows \(8\); 0 while serving",
+        r"10 steps of decoding alone: \d+\.\d{3} ms a step, \d+\.\d GB/s of ",
+        r"paged_attention +24 +\d+\.\d\d +\d+\.\d%",
+        r"check: 1 of 1 requests have the same tokens alone, 0 blocks held, 0\s+compilations",
+    ):
+        assert re.search(pattern, done.stderr), done.stderr
+
+
+def test_modes_print_the_same(monkeypatch):
+    options = ("--prompt", "Once", "--prompt", "upon a time", "--random", "3", "--temperature", "0.8", "--seed", "5")
+    direct = run(*options, "--mode", "direct")
+    monkeypatch.setenv("PYXLA_ATTENTION_MODE", "compile")
+    compiled = run(*options)
+    assert direct.exit_code == compiled.exit_code == 0, compiled.output
+    assert direct.stdout == compiled.stdout and len(direct.stdout.splitlines()) == 2
+    assert "mode direct" in direct.stderr and "mode compile" in compiled.stderr
+    assert run(*options, "--seed", "6").stdout != direct.stdout
+
+
+def run_alone(*options):
+    """In a process of its own, as the number of devices is fixed once a process has a tensor."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("CPU_NUM_DEVICES", "XLA_FLAGS")}
+    command = [sys.executable, "-m", "examples.llama", *SMALL, "--device", "cpu", *options]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+def test_two_devices_print_what_one_does():
+    options = ("--prompt", "Once", "--prompt", "upon a time", "--mode", "compile")
+    two = run_alone(*options, "--tensor-parallel", "2", "--check")
+    assert two.returncode == 0, two.stderr
+    assert two.stdout == run(*options).stdout and len(two.stdout.splitlines()) == 2
+    # Two layers, and each device's part counts.
+    assert re.search(r"reshape_and_cache +\d*[02468] ", two.stderr), two.stderr
+
+
+def test_devices_that_there_are_not():
+    done = run_alone("--prompt", "Once", "--tensor-parallel", "0")
+    assert done.returncode == 2
+    assert done.stderr.startswith("llama: tensor-parallel: expected a divisor of 1, the number of devices, got 0\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--mode", "eager"), "attention_mode: mode: expected direct or compile, got eager\n\nhint: "),
+        (("--device", "tpu"), "llama: device: expected cpu or cuda, got tpu"),
+        (("--config", "huge"), "llama: config: expected tiny or llama-3-8b, got huge\n\nhint: "),
+        (("--dtype", "int8"), "llama: dtype: expected float32 or bfloat16 or float16, got int8"),
+        (("--max-length", "10"), "llama: prompt: expected at most 10 tokens with max_tokens, got 4 and 12\n\nhint: "),
+        (("--num-blocks", "0"), "PagedKVCache: num_blocks: expected a count of 1 or more, got 0"),
+        (("--block-size", "0"), "PagedKVCache: block_size: expected a count of 1 or more, got 0"),
+        (("--block-size", "2", "--num-blocks", "3"), "llama: prompt: expected at most 3 blocks, got 8\n\nhint: "),
+        (
+            ("--random", "1", "--prompt-tokens", "9:3"),
+            "llama: prompt-tokens: expected LOW:HIGH, 1 <= LOW <= HIGH, got 9:3",
+        ),
+        (("--temperature", "-1"), "llama: temperature: expected a number of 0 or more, got -1.0"),
+    ],
+)
+def test_options_that_do_not_fit(options, message):
+    result = run("--prompt", "Once", *options)
+    assert result.exit_code == 2 and result.stdout == ""
+    assert result.stderr.startswith(message), result.stderr
+
+
+def test_no_request():
+    result = run()
+    assert result.exit_code == 2
+    assert result.stderr == "llama: requests: expected --prompt TEXT or --random N, got none\n"
+
+
+def test_a_folder_without_weights(tmp_path):
+    result = run("--weights", str(tmp_path), "--prompt", "Once")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"llama: config: expected a readable {tmp_path}/config.json, got FileNotFoundError")

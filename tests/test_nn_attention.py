@@ -1,0 +1,288 @@
+"""XlaGpuAttention, PagedKVCache and xla_gpu_paged_attention in both modes, against attention in float64."""
+
+import inspect
+import math
+
+import pytest
+import torch
+import torch_xla
+
+import pyxla
+from pyxla import ArgumentError, PyxlaError
+from pyxla.nn import AttentionMetadata, PagedKVCache, XlaGpuAttention, attention_mode, in_mode, xla_gpu_paged_attention
+
+DEVICE = torch_xla.device()
+HEADS, KV_HEADS, D = 4, 2, 8
+SCALE = 1 / math.sqrt(D)
+MODES = pytest.mark.parametrize("mode", ["direct", "compile"])
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    """Dynamo counts recompilations per code object, and all layers share theirs."""
+    torch._dynamo.reset()
+
+
+def attention(query, keys, values, window=None, cap=None):
+    """Attention of a sequence's last tokens, in float64: query [n, heads, d], keys and values [length, kv_heads, d]."""
+    query, keys, values = (t.double() for t in (query, keys, values))
+    keys, values = (t.repeat_interleave(HEADS // KV_HEADS, dim=1) for t in (keys, values))
+    logits = torch.einsum("nhd,khd->hnk", query, keys) * SCALE
+    if cap is not None:
+        logits = cap * torch.tanh(logits / cap)
+    length, new = len(keys), len(query)
+    distance = torch.arange(length - new, length)[:, None] - torch.arange(length)
+    unseen = (distance < 0) | (distance >= (window or length))
+    return torch.einsum("hnk,khd->nhd", logits.masked_fill(unseen, -torch.inf).softmax(-1), values)
+
+
+class Served:
+    """Two layers over one cache; what each sequence was given is kept, to compare with."""
+
+    def __init__(self, mode, num_blocks=16, **options):
+        torch.manual_seed(0)
+        self.cache = PagedKVCache(2, num_blocks, 4, KV_HEADS, D, dtype=torch.float32)
+        self.layers = [XlaGpuAttention(HEADS, D, SCALE, KV_HEADS, mode=mode, **options) for _ in range(2)]
+        self.options = options
+        self.given = {}
+
+    def open(self):
+        sequence = self.cache.open()
+        self.given[sequence] = torch.empty(2, 0, 2, KV_HEADS, D)
+        return sequence
+
+    def fork(self, sequence):
+        child = self.cache.fork(sequence)
+        self.given[child] = self.given[sequence]
+        return child
+
+    def trace(self, query, key, value, metadata):
+        """Both layers, each with keys and values of its own."""
+        layers = zip(self.layers, self.cache.layers, strict=True)
+        return [layer(query, key[i], value[i], kv, metadata) for i, (layer, kv) in enumerate(layers)]
+
+    def step(self, batch, tokens=8):
+        """Extends the sequences by random tokens; returns the worst error of any row and what was handed to `trace`."""
+        metadata = self.cache.extend(batch, tokens=tokens, seqs=4, max_blocks=6)
+        query = torch.randn(tokens, HEADS, D)
+        key, value = torch.randn(2, 2, tokens, KV_HEADS, D)
+        arguments = (query.to(DEVICE), key.to(DEVICE), value.to(DEVICE), metadata)
+        torch_xla.sync()
+        outs = self.trace(*arguments)
+        pyxla.sync()
+        worst, row = 0.0, 0
+        for sequence, count in batch:
+            new = torch.stack([key, value], dim=2)[:, row : row + count]
+            self.given[sequence] = torch.cat([self.given[sequence], new], dim=1)
+            for layer, out in enumerate(outs):
+                keys, values = self.given[sequence][layer].unbind(1)
+                want = attention(
+                    query[row : row + count],
+                    keys,
+                    values,
+                    self.options.get("sliding_window"),
+                    self.options.get("soft_cap"),
+                )
+                worst = max(worst, (out.cpu()[row : row + count] - want).abs().max().item())
+            row += count
+        assert all(bool((out.cpu()[row:] == 0).all()) for out in outs)
+        return worst, arguments
+
+
+@MODES
+@pytest.mark.parametrize("options", [{}, {"sliding_window": 3}, {"soft_cap": 1.5}], ids=str)
+def test_layer_over_mixed_steps(mode, options):
+    served = Served(mode, **options)
+    first, second = served.open(), served.open()
+    for batch in ([(first, 7)], [(first, 1), (second, 6)], [(second, 5), (first, 1)], [(first, 1), (second, 1)]):
+        assert served.step(batch)[0] < 1e-5
+
+
+def test_both_modes_give_the_same_bits():
+    outs = {}
+    for mode in ("direct", "compile"):
+        served = Served(mode)
+        _, arguments = served.step([(served.open(), 7)])
+        outs[mode] = [out.cpu() for out in served.trace(*arguments)]
+    assert all(torch.equal(a, b) for a, b in zip(*outs.values(), strict=True))
+
+
+@MODES
+def test_the_cache_is_updated_without_a_copy(mode):
+    served = Served(mode)
+    _, arguments = served.step([(served.open(), 7)])
+    step = in_mode(lambda *a: [layer(*b) for layer, b in each_layer(served, *a)], mode)
+    seen = pyxla.inspect(step, *arguments)
+    pyxla.assert_custom_calls(seen, "reshape_and_cache", 2)
+    pyxla.assert_custom_calls(seen, "paged_attention", 2)
+    pyxla.assert_no_copies(seen)
+
+
+def each_layer(served, query, key, value, metadata):
+    pairs = zip(served.layers, served.cache.layers, strict=True)
+    return [(layer, (query, key[i], value[i], kv, metadata)) for i, (layer, kv) in enumerate(pairs)]
+
+
+@MODES
+def test_other_lengths_compile_nothing(mode):
+    served = Served(mode)
+    first, second = served.open(), served.open()
+    served.step([(first, 7)])
+    with pyxla.assert_no_recompilation():
+        served.step([(second, 3), (first, 4)])
+        served.step([(first, 1), (second, 1)])
+
+
+@MODES
+def test_a_forked_sequence_is_copied_when_it_is_written(mode):
+    served = Served(mode)
+    parent = served.open()
+    served.step([(parent, 6)])
+    child = served.fork(parent)
+    assert list(child.blocks) == list(parent.blocks)
+    # Tokens of both in one step, then more of each: neither sees the other's.
+    for batch in ([(parent, 1), (child, 1)], [(child, 5)], [(parent, 3), (child, 1)]):
+        assert served.step(batch)[0] < 1e-5
+    assert child.blocks[0] == parent.blocks[0] and not set(child.blocks[1:]) & set(parent.blocks[1:])
+
+
+def test_a_block_is_copied_in_place():
+    cache = PagedKVCache(3, 8, 4, KV_HEADS, D, dtype=torch.float32)
+    before = [layer.copy_(torch.randn(layer.shape)).cpu() for layer in cache.layers]
+    with pyxla.inspecting(private=False) as seen:
+        cache._copy_block(2, 5)
+    pyxla.assert_custom_calls(seen, "reshape_and_cache", 3)
+    pyxla.assert_no_copies(seen)
+    for layer, old in zip(cache.layers, before, strict=True):
+        old[:, 5] = old[:, 2]
+        assert torch.equal(layer.cpu(), old)
+    with pyxla.assert_no_recompilation():
+        cache._copy_block(1, 7)
+
+
+def test_a_call_on_the_result_of_a_step_in_flight():
+    """`await_uploads` asked for the buffer of a tensor whose step torch_xla still ran, and torch_xla raised."""
+    x = (torch.randn(1000, 1000) / 32).to(DEVICE)
+
+    def product():
+        result = x
+        for _ in range(10):
+            result = result @ x
+        return result
+
+    torch.ops.xla_gpu.silu_and_mul(product()).cpu()
+    result = product()
+    torch_xla.sync()
+    assert torch_xla._XLAC._is_placecholder(result)
+    got = torch.ops.xla_gpu.silu_and_mul(result).cpu()
+    torch.testing.assert_close(got, torch.ops.xla_gpu.silu_and_mul(result.cpu()))
+
+
+def test_the_function_has_the_names_of_vllm():
+    parameters = inspect.signature(xla_gpu_paged_attention).parameters
+    names = "query kv_cache context_lens block_tables query_start_loc num_seqs scale sliding_window soft_cap"
+    assert list(parameters) == names.split()
+    assert all(p.kind is p.KEYWORD_ONLY for p in parameters.values())
+
+
+@MODES
+def test_function(mode):
+    torch.manual_seed(1)
+    query, kv_cache = torch.randn(3, HEADS, D), torch.randn(2, 5, 4, KV_HEADS, D)
+
+    def call(query, kv_cache, lengths, tables, starts, count):
+        return xla_gpu_paged_attention(
+            query=query,
+            kv_cache=kv_cache,
+            context_lens=lengths,
+            block_tables=tables,
+            query_start_loc=starts,
+            num_seqs=count,
+            scale=SCALE,
+            sliding_window=4,
+            soft_cap=2.0,
+        )
+
+    numbers = ([6, 3], [[4, 1], [2, 0]], [0, 2, 3], [2])
+    integers = [torch.tensor(n, dtype=torch.int32).to(DEVICE) for n in numbers]
+    got = in_mode(call, mode)(query.to(DEVICE), kv_cache.to(DEVICE), *integers).cpu()
+    keys, values = kv_cache[:, [4, 1]].flatten(1, 2)[:, :6]
+    torch.testing.assert_close(got[:2], attention(query[:2], keys, values, 4, 2.0).float(), rtol=0, atol=1e-5)
+    keys, values = kv_cache[:, 2, :3]
+    torch.testing.assert_close(got[2:], attention(query[2:], keys, values, 4, 2.0).float(), rtol=0, atol=1e-5)
+
+
+def test_mode(monkeypatch):
+    monkeypatch.delenv("PYXLA_ATTENTION_MODE", raising=False)
+    assert attention_mode() == XlaGpuAttention(4, 8, 1.0).mode == "direct"
+    monkeypatch.setenv("PYXLA_ATTENTION_MODE", "compile")
+    assert attention_mode() == XlaGpuAttention(4, 8, 1.0).mode == "compile"
+    assert attention_mode("direct") == "direct"
+    monkeypatch.setenv("PYXLA_ATTENTION_MODE", "eager")
+    message = "attention_mode: PYXLA_ATTENTION_MODE: expected direct or compile, got eager\n\nhint: "
+    with pytest.raises(ArgumentError, match=message):
+        XlaGpuAttention(4, 8, 1.0)
+    with pytest.raises(ArgumentError, match="attention_mode: mode: expected direct or compile, got "):
+        XlaGpuAttention(4, 8, 1.0, mode="")
+
+
+def cache(**changes):
+    sizes = {"num_layers": 1, "num_blocks": 4, "block_size": 4, "num_kv_heads": 2, "head_size": 8} | changes
+    return PagedKVCache(**sizes)
+
+
+def extend(count, tokens=8, seqs=2, max_blocks=4, times=1):
+    paged = cache()
+    sequence = paged.open()
+    return paged.extend([(sequence, count)] * times, tokens=tokens, seqs=seqs, max_blocks=max_blocks)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: cache(num_layers=0), "num_layers: expected a count of 1 or more, got 0"),
+        (lambda: cache(num_blocks=0), "num_blocks: expected a count of 1 or more, got 0"),
+        (lambda: cache(block_size=512), "block_size: expected at most 256, got 512"),
+        (lambda: cache(num_kv_heads=0), "num_kv_heads: expected a count of 1 or more, got 0"),
+        (lambda: cache(head_size=12), "head_size: expected one of 8, 16, ... 256, got 12"),
+        (lambda: cache(dtype=torch.int8), "dtype: expected float32 or bfloat16 or float16, got int8"),
+        (lambda: extend(0, tokens=0), "tokens: expected a count of 1 or more, got 0"),
+        (lambda: extend(0, max_blocks=0), "max_blocks: expected a count of 1 or more, got 0"),
+        (lambda: extend(9), "batch: expected at most 8 new tokens, got 9"),
+        (lambda: extend(1, times=3), "batch: expected at most 2 sequences, got 3"),
+        (lambda: extend(1, times=2), "batch: expected each sequence once, got 1 again"),
+        (lambda: extend(5, max_blocks=1), "batch: expected at most 1 blocks of a sequence, got 2"),
+        (lambda: extend(17, tokens=32, max_blocks=9), "blocks: expected 5 that are free, got 4"),
+    ],
+)
+def test_wrong_sizes(call, message):
+    with pytest.raises(PyxlaError) as caught:
+        call()
+    assert caught.value.message == f"PagedKVCache: {message}"
+
+
+def test_heads_that_do_not_divide():
+    with pytest.raises(ArgumentError, match="XlaGpuAttention: num_heads: expected a positive multiple of 3 kv heads"):
+        XlaGpuAttention(4, 8, 1.0, 3)
+
+
+def test_a_full_cache_changes_nothing():
+    """Two sequences of which the second does not fit: the first is not extended either."""
+    paged = cache()
+    first, second = paged.open(), paged.open()
+    paged.extend([(first, 3)], tokens=16, seqs=2, max_blocks=4)
+    with pytest.raises(PyxlaError, match="blocks: expected 4 that are free, got 3"):
+        paged.extend([(first, 2), (second, 9)], tokens=16, seqs=2, max_blocks=4)
+    assert (first.length, second.length, paged.free_blocks) == (3, 0, 3)
+
+
+def test_padding_of_a_step():
+    paged = cache()
+    sequence = paged.open()
+    got = paged.extend([(sequence, 5)], tokens=7, seqs=3, max_blocks=2)
+    assert isinstance(got, AttentionMetadata)
+    assert got.slot_mapping.tolist() == [0, 1, 2, 3, 4, -1, -1]
+    assert got.context_lens.tolist() == [5, 0, 0]
+    assert got.block_tables.tolist() == [[0, 1], [0, 0], [0, 0]]
+    assert got.query_start_loc.tolist() == [0, 5, 5, 5]
+    assert got.num_seqs.tolist() == [1]
