@@ -35,7 +35,8 @@ def test_command_as_a_user_runs_it():
     for pattern in (
         r"12 tokens in \d+\.\d\d s, \d+\.\d tokens/s \(mode direct, CPU\)",
         r"12 steps: 96 rows, of which 4 of prompts; 0 tokens of prompts shared",
-        r"1 graphs compiled before, for 1 buckets of rows \(8\); 0 while serving",
+        r"1 graphs compiled before, for 1 buckets of rows \(8\); 0 while serving\n",
+        r"\nthe slowest bucket was ready after \d+\.\d s\n",
         r"10 steps of decoding alone: \d+\.\d{3} ms a step, \d+\.\d GB/s of ",
         r"paged_attention +24 +\d+\.\d\d +\d+\.\d%",
         r"check: 1 of 1 requests have the same tokens alone, 0 blocks held, 0\s+compilations",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -75,7 +76,10 @@ def serve(options: Options) -> bool:
     with _progress(console) as progress:
         compiling = progress.add_task("compiling", total=len(engine.buckets))
         with pyxla.inspecting(private=False) as compiled:
+            slowest, started = 0.0, time.perf_counter()
             for _ in engine.warm_up(sampling=options.temperature > 0):
+                now = time.perf_counter()
+                slowest, started = max(slowest, now - started), now
                 progress.advance(compiling)
         serving = progress.add_task("tokens", total=sum(request.max_tokens for request in requests))
         for request in requests:
@@ -85,7 +89,7 @@ def serve(options: Options) -> bool:
         progress.update(serving, total=engine.counts.generated_tokens)
     for request, text in zip(requests, options.prompts, strict=False):
         print(f"{text}{tokenizer.decode(request.output)}")
-    _report(console, engine, len(compiled.modules))
+    _report(console, engine, len(compiled.modules), slowest)
     shorter = [_again(r, max_tokens=min(r.max_tokens, PROFILED_TOKENS)) for r in requests[: 2 * options.max_seqs]]
     with profiling(compiled) as breakdown:
         engine.generate(shorter)
@@ -181,7 +185,7 @@ def _progress(console: Console) -> Progress:
     return Progress(*columns, console=console)
 
 
-def _report(console: Console, engine: Engine, compiled: int) -> None:
+def _report(console: Console, engine: Engine, compiled: int, slowest: float) -> None:
     counts = engine.counts
     console.print(
         f"{counts.generated_tokens} tokens in {counts.seconds:.2f} s, {counts.generated_tokens / counts.seconds:.1f} "
@@ -189,7 +193,8 @@ def _report(console: Console, engine: Engine, compiled: int) -> None:
         f"{counts.steps} steps: {counts.rows} rows, of which {counts.prompt_tokens} of prompts; "
         f"{engine.scheduler.shared_tokens} tokens of prompts shared\n"
         f"{compiled} graphs compiled before, for {len(engine.buckets)} buckets of rows "
-        f"({', '.join(map(str, engine.buckets))}); {counts.compilations} while serving"
+        f"({', '.join(map(str, engine.buckets))}); {counts.compilations} while serving\n"
+        f"the slowest bucket was ready after {slowest:.1f} s"
     )
     if counts.decode_steps:
         per_step = counts.decode_seconds / counts.decode_steps
