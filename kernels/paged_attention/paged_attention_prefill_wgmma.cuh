@@ -133,6 +133,9 @@ __device__ inline void Compute(const Params& p, Shared& shared, uint32_t queries
       Arrive(At(shared.keys_empty, key_ring));
       ++key_ring.count;
       weigh(t);
+      // Weights are not negative, so this is never taken. But it is a branch that needs them, without which ptxas forms
+      // them behind the wait.
+      if (softmax.sum[0] < 0 || softmax.sum[1] < 0) __trap();
       WaitForProducts<0>();
       Hold(out);
       finish_values(t + 1);
