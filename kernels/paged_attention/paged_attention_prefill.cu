@@ -5,8 +5,10 @@
 
 namespace paged_attention {
 
+// Rows are counted in 32 bits.
 bool PrefillCovers(const Params& p) {
-  return (p.dtype == Dtype::kBFloat16 || p.dtype == Dtype::kFloat16) && p.kv_dtype == p.dtype;
+  return (p.dtype == Dtype::kBFloat16 || p.dtype == Dtype::kFloat16) && p.kv_dtype == p.dtype &&
+         p.tokens * p.heads <= INT32_MAX;
 }
 
 template <typename T>

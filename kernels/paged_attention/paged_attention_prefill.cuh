@@ -16,6 +16,20 @@ inline int64_t MaxTiles(const Params& p, int rows_per_tile) {
   return rows / rows_per_tile + (seqs < p.seqs ? seqs : p.seqs);
 }
 
+// What the device needs of the shapes, in 32 bits: a division of 64 bits is some hundred instructions.
+struct Plan {
+  Plan(const Params& p, int threads)
+      : group(static_cast<int>(p.heads / p.kv_heads)),
+        heads(static_cast<int>(p.heads)),
+        kv_heads(static_cast<int>(p.kv_heads)),
+        decode_tokens(static_cast<int>(DecodeTokens(p))),
+        seqs_per_thread(static_cast<int>((p.seqs + threads - 1) / threads)) {}
+
+  int group, heads, kv_heads;
+  int decode_tokens;    // new tokens up to which a sequence is the decode kernel's
+  int seqs_per_thread;  // of TileList
+};
+
 struct Tile {
   int seq;
   int position;  // of the first row's token
@@ -36,9 +50,9 @@ template <int kRows, int kThreads>
 class TileList {
  public:
   // For all threads together. None, if num_seqs or query_start_loc is wrong.
-  __device__ int Count(const Params& p) {
+  __device__ int Count(const Params& p, const Plan& plan) {
     const int thread = threadIdx.x, lane = thread % kWarpSize, warp = thread / kWarpSize;
-    const int count = p.num_seqs[0], range = Range(p);
+    const int count = p.num_seqs[0], range = plan.seqs_per_thread;
     bool wrong = count < 0 || count > p.seqs;
     int tiles = 0;
     if (!wrong) {
@@ -46,7 +60,7 @@ class TileList {
       for (int seq = thread * range; seq < min((thread + 1) * range, count); ++seq) {
         const Sequence s = ReadSequence(p, seq);
         wrong = wrong || s.new_tokens < 0;
-        tiles += Tiles(p, s);
+        tiles += Tiles(plan, s);
       }
     }
     int sum = tiles;
@@ -67,37 +81,34 @@ class TileList {
   }
 
   // For all lanes of a warp together. Precondition: index is below the count.
-  __device__ Tile Find(const Params& p, int index) const {
+  __device__ Tile Find(const Params& p, const Plan& plan, int index) const {
     // The last range that starts at or before the tile, and the sequence in it.
     unsigned at_or_before = 0;
     for (int i = threadIdx.x % kWarpSize; i < kThreads; i += kWarpSize) at_or_before += starts_[i] <= index;
     const int thread = static_cast<int>(__reduce_add_sync(kAllLanes, at_or_before)) - 1;
-    int seq = thread * Range(p), left = index - starts_[thread];
+    int seq = thread * plan.seqs_per_thread, left = index - starts_[thread];
     Sequence s = ReadSequence(p, seq);
-    for (int tiles = Tiles(p, s); left >= tiles; tiles = Tiles(p, s)) {
+    for (int tiles = Tiles(plan, s); left >= tiles; tiles = Tiles(plan, s)) {
       left -= tiles;
       s = ReadSequence(p, ++seq);
     }
 
-    const int group = static_cast<int>(p.heads / p.kv_heads);
-    const int64_t row = static_cast<int64_t>(left) * kRows, rows = static_cast<int64_t>(s.new_tokens) * group - row;
+    const int row = left * kRows, token = row / plan.group;
     Tile tile;
     tile.seq = seq;
-    tile.position = s.length - s.new_tokens + static_cast<int>(row / group);
-    tile.token = s.row + static_cast<int>(row / group);
-    tile.head = static_cast<int>(row % group);
-    tile.rows = rows < kRows ? static_cast<int>(rows) : kRows;
+    tile.position = s.length - s.new_tokens + token;
+    tile.token = s.row + token;
+    tile.head = row - token * plan.group;
+    tile.rows = min(s.new_tokens * plan.group - row, kRows);
     tile.key_begin = static_cast<int>(max(static_cast<int64_t>(0), tile.position - p.window + 1));
-    tile.key_end = tile.position + (tile.head + tile.rows - 1) / group + 1;
+    tile.key_end = tile.position + (tile.head + tile.rows - 1) / plan.group + 1;
     return tile;
   }
 
  private:
-  __device__ static int Range(const Params& p) { return static_cast<int>((p.seqs + kThreads - 1) / kThreads); }
-
-  __device__ static int Tiles(const Params& p, const Sequence& s) {
-    if (!s.is_valid || IsDecode(p, s.new_tokens)) return 0;
-    return static_cast<int>((s.new_tokens * (p.heads / p.kv_heads) + kRows - 1) / kRows);
+  __device__ static int Tiles(const Plan& plan, const Sequence& s) {
+    if (!s.is_valid || s.new_tokens <= plan.decode_tokens) return 0;
+    return (s.new_tokens * plan.group - 1) / kRows + 1;
   }
 
   int starts_[kThreads], warp_tiles_[kThreads / kWarpSize];
@@ -106,14 +117,14 @@ class TileList {
 // One row of a tile. Rows behind the tile's last one repeat it and are not written.
 struct Row {
   bool exists;
-  int position;
-  int64_t head;  // among all rows of the output: token * heads + head
+  int position, head;
+  int64_t index;  // among all rows of the output: token * heads + head
 };
 
-__device__ inline Row FindRow(const Params& p, const Tile& tile, int64_t kv_head, int index) {
-  const int group = static_cast<int>(p.heads / p.kv_heads), row = tile.head + min(index, tile.rows - 1);
-  return {index < tile.rows, tile.position + row / group,
-          (static_cast<int64_t>(tile.token) + row / group) * p.heads + kv_head * group + row % group};
+__device__ inline Row FindRow(const Plan& plan, const Tile& tile, int kv_head, int index) {
+  const int row = tile.head + min(index, tile.rows - 1), token = row / plan.group;
+  const int head = kv_head * plan.group + row - token * plan.group;
+  return {index < tile.rows, tile.position + token, head, int64_t{tile.token + token} * plan.heads + head};
 }
 
 }  // namespace prefill

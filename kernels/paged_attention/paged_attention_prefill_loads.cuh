@@ -13,9 +13,9 @@ using namespace hopper;
 
 constexpr int kRows = 128, kComputers = 2 * kWarpgroup, kThreads = kComputers + kWarpgroup;
 constexpr int kStages = 2;
-// Of the loading warpgroup: one warp chooses tiles and loads keys and values, the others load the query and clear
+// Of the loading warpgroup: a warp chooses tiles and loads their queries, a warp loads keys and values, two clean
 // values.
-constexpr int kHelpers = kWarpgroup - kWarpSize;
+constexpr int kCleaners = kWarpgroup - 2 * kWarpSize;
 
 template <int kHeadDim>
 struct Shape {
@@ -33,10 +33,20 @@ struct Work {
 };
 
 // Barriers: `full` counts what is loaded, `empty` who is done with it; of each stage.
+//
+// Why nobody waits for ever, and for nothing that is over: all warps go through the same tiles in the order chosen, up
+// to the mark behind the last one, and through the same tiles of keys of each, at least one, which they find by the
+// same arithmetic. So the sides of a ring count the same uses, and `empty` keeps them less than a round apart, which a
+// parity can tell. And what a use waits for is the work of others on that use or earlier ones, never on a later one:
+// - a tile is chosen once the one before it is being loaded, and told once all have taken the last one in its stage;
+// - its query is loaded once the one before in that stage was multiplied with all its keys;
+// - keys and values are loaded in the order in which they are multiplied, once those before in that stage were;
+// - values that need it are cleaned once they are there, and multiplied once they are clean.
 struct Shared {
   uint64_t keys_full[kStages], keys_empty[kStages], values_full[kStages], values_empty[kStages];
   uint64_t values_clean[kStages];  // values that not all rows see can be multiplied by zero
   uint64_t query_full[kStages], query_empty[kStages], work_full[kStages], work_empty[kStages];
+  uint64_t loads_begun;  // those of the tile told last
   Work work[kStages];
   uint8_t is_spoiled[kStages][128];  // keys whose values were not finite
   TileList<kRows, kThreads> tiles;
@@ -95,21 +105,23 @@ __device__ inline void LoadPieces(const CUtensorMap& map, uint32_t full, uint32_
   if (piece >= 0) CopyBox(map, mine, full, first_row + piece, kv_head);
 }
 
-// The warp that chooses tiles and loads keys and values, in the order in which they are needed.
+// The warp that chooses tiles and loads their queries. It is about a tile ahead of the others, and no further: tiles
+// that a block has chosen no other one can take.
 template <typename T, int kHeadDim>
-__device__ inline void Load(const Params& p, const CUtensorMap& map, Shared& shared, uint32_t keys, uint32_t values,
-                            int piece_keys, int count) {
+__device__ inline void Choose(const Params& p, const Plan& plan, Shared& shared, uint32_t queries, int count) {
   using S = Shape<kHeadDim>;
-  Ring<> key_ring, value_ring, work_ring;
-  const int lane = threadIdx.x % kWarpSize, value_row = static_cast<int>(p.blocks * p.block_size / 8);
-  const int kv_heads = static_cast<int>(p.kv_heads);
-  const int64_t total = static_cast<int64_t>(count) * kv_heads;
-  for (int64_t index = blockIdx.x;;) {
+  constexpr int kChunks = kHeadDim / kChunk;
+  Ring<> work_ring;
+  Ring<1> begun_ring;
+  Ring<S::kQueryStages> query_ring;
+  const int lane = threadIdx.x % kWarpSize;
+  const unsigned kv_heads = plan.kv_heads, total = count * kv_heads;
+  for (unsigned index = blockIdx.x;;) {
     // Tiles at the end of a sequence see the most keys and come first.
     Work work = {};
     work.is_last = index >= total;
     if (!work.is_last) {
-      work.tile = shared.tiles.Find(p, count - 1 - static_cast<int>(index / kv_heads));
+      work.tile = shared.tiles.Find(p, plan, count - 1 - static_cast<int>(index / kv_heads));
       work.kv_head = static_cast<int>(index % kv_heads);
     }
     Wait(At(shared.work_empty, work_ring), work_ring.Parity() ^ 1);
@@ -120,9 +132,45 @@ __device__ inline void Load(const Params& p, const CUtensorMap& map, Shared& sha
     __syncwarp();
     ++work_ring.count;
     if (work.is_last) return;
-    unsigned taken = lane == 0 ? atomicAdd(static_cast<unsigned*>(p.workspace), 1) : 0;
 
+    // A lane finds one row in 32, and tells the others.
+    Wait(At(shared.query_empty, query_ring), query_ring.Parity() ^ 1);
+    const Matrix<kHeadDim> query{queries + query_ring.Stage() * S::kQueryBytes};
+    for (int first = 0; first < kRows; first += kWarpSize) {
+      const int64_t row_index = FindRow(plan, work.tile, work.kv_head, first + lane).index;
+      const auto mine = reinterpret_cast<uint64_t>(static_cast<const T*>(p.query) + row_index * kHeadDim);
+#pragma unroll 4
+      for (int i = 0; i < kChunks; ++i) {
+        const int row = (i * kWarpSize + lane) / kChunks, chunk = (i * kWarpSize + lane) % kChunks;
+        const auto* from = reinterpret_cast<const T*>(__shfl_sync(kAllLanes, mine, row)) + chunk * kChunk;
+        CopyOrZero(query.At(first + row, chunk), from, true);
+      }
+    }
+    CommitCopies();
+    Wait(SharedAddress(&shared.loads_begun), begun_ring.Parity());
+    ++begun_ring.count;
+    const unsigned taken = lane == 0 ? atomicAdd(static_cast<unsigned*>(p.workspace), 1) : 0;
+    WaitForCopies<0>();
+    FenceForAsync();
+    Arrive(At(shared.query_full, query_ring));
+    ++query_ring.count;
+    index = gridDim.x + __shfl_sync(kAllLanes, taken, 0);
+  }
+}
+
+// The warp that loads keys and values, in the order in which they are needed.
+template <typename T, int kHeadDim>
+__device__ inline void Load(const Params& p, const CUtensorMap& map, Shared& shared, uint32_t keys, uint32_t values,
+                            int piece_keys) {
+  using S = Shape<kHeadDim>;
+  Ring<> key_ring, value_ring, work_ring;
+  const int value_row = static_cast<int>(p.blocks * p.block_size / 8);
+  for (;;) {
+    const Work work = TakeWork(shared, work_ring);
     const Tile& tile = work.tile;
+    if (work.is_last) return;
+    if (threadIdx.x % kWarpSize == 0) Arrive(SharedAddress(&shared.loads_begun));
+
     const int first = tile.key_begin / S::kKeys, last = (tile.key_end - 1) / S::kKeys;
     int piece = FindPiece<S::kKeys>(p, tile, last, piece_keys), previous = kUnseen;
     for (int t = last; t >= first - 1; --t) {
@@ -142,42 +190,27 @@ __device__ inline void Load(const Params& p, const CUtensorMap& map, Shared& sha
       previous = piece;
       piece = next;
     }
-    index = gridDim.x + static_cast<int64_t>(__shfl_sync(kAllLanes, taken, 0));
   }
 }
 
-// The warps that load the query, and see to values that not all rows of the tile see: zero times NaN were NaN.
+// The warps that see to values that not all rows of the tile see: zero times NaN were NaN.
 template <typename T, int kHeadDim>
-__device__ inline void Help(const Params& p, Shared& shared, uint32_t queries, uint32_t values) {
+__device__ inline void Clean(const Params& p, Shared& shared, uint32_t values) {
   using S = Shape<kHeadDim>;
   constexpr int kChunks = kHeadDim / kChunk;
-  const int thread = threadIdx.x - kComputers - kWarpSize;
+  const int thread = threadIdx.x - (kThreads - kCleaners);
   Ring<> work_ring, value_ring;
-  Ring<S::kQueryStages> query_ring;
   for (;;) {
     const Work work = TakeWork(shared, work_ring);
     const Tile& tile = work.tile;
     if (work.is_last) return;
-
-    Wait(At(shared.query_empty, query_ring), query_ring.Parity() ^ 1);
-    const Matrix<kHeadDim> query{queries + query_ring.Stage() * S::kQueryBytes};
-    for (int i = thread; i < kRows * kChunks; i += kHelpers) {
-      const int row = i / kChunks, chunk = i % kChunks;
-      const T* from = static_cast<const T*>(p.query) + FindRow(p, tile, work.kv_head, row).head * p.head_dim;
-      CopyOrZero(query.At(row, chunk), from + chunk * kChunk, true);
-    }
-    CommitCopies();
-    WaitForCopies<0>();
-    FenceForAsync();
-    Arrive(At(shared.query_full, query_ring));
-    ++query_ring.count;
 
     const int first = tile.key_begin / S::kKeys, last = (tile.key_end - 1) / S::kKeys;
     for (int t = last; t >= first; --t, ++value_ring.count) {
       Wait(At(shared.values_full, value_ring), value_ring.Parity());
       if (!IsFull<S::kKeys>(p, tile, t)) {
         const Matrix<kHeadDim> stage{values + value_ring.Stage() * S::kTileBytes};
-        for (int row = thread; row < S::kKeys; row += kHelpers) {
+        for (int row = thread; row < S::kKeys; row += kCleaners) {
           const int key = t * S::kKeys + row;
           const auto at = [&](int chunk) { return stage.At(row, chunk); };
           const bool is_seen = key >= tile.key_begin && key < tile.key_end;

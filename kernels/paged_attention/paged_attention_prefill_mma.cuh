@@ -65,7 +65,7 @@ __device__ inline void LoadKeys(const Params& p, const T* cache, const int64_t (
 }
 
 template <typename T, int kHeadDim>
-__global__ void __launch_bounds__(kThreads) PrefillKernel(const Params p) {
+__global__ void __launch_bounds__(kThreads) PrefillKernel(const Params p, const Plan plan) {
   using S = Shape<kHeadDim>;
   constexpr int kProducts = S::kProducts, kColumns = kHeadDim / 8, kKeyColumns = kKeys / 8;
   extern __shared__ __align__(1024) uint8_t shared[];
@@ -75,12 +75,12 @@ __global__ void __launch_bounds__(kThreads) PrefillKernel(const Params p) {
   const Matrix<kHeadDim> query{SharedAddress(shared)}, keys{query.base + S::kRows * kHeadDim * 2},
       values{keys.base + kKeys * kHeadDim * 2};
   const int thread = threadIdx.x, warp = thread / kWarpSize, lane = thread % kWarpSize;
-  const int64_t kv_head = blockIdx.y;
+  const int kv_head = static_cast<int>(blockIdx.y);
 
   // Tiles at the end of a sequence see the most keys and come first.
-  const int count = tiles.Count(p);
+  const int count = tiles.Count(p, plan);
   if (blockIdx.x >= count) return;
-  const Tile tile = tiles.Find(p, count - 1 - static_cast<int>(blockIdx.x));
+  const Tile tile = tiles.Find(p, plan, count - 1 - static_cast<int>(blockIdx.x));
 
   const T* key_cache = static_cast<const T*>(p.kv_cache);
   const T* value_cache = key_cache + p.blocks * p.block_size * p.kv_heads * p.head_dim;
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kThreads) PrefillKernel(const Params p) {
   for (int i = thread; i < S::kRows * query.kChunks; i += kThreads) {
     const int row = i / query.kChunks, chunk = i % query.kChunks;
     const bool is_inside = chunk * kChunk < p.head_dim;
-    const T* from = static_cast<const T*>(p.query) + FindRow(p, tile, kv_head, row).head * p.head_dim;
+    const T* from = static_cast<const T*>(p.query) + FindRow(plan, tile, kv_head, row).index * p.head_dim;
     CopyOrZero(query.At(row, chunk), from + (is_inside ? chunk * kChunk : 0), is_inside);
   }
   __syncthreads();
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads) PrefillKernel(const Params p) {
   const uint32_t key_part = keys.At(lane / 16 * 8 + lane % 8, lane / 8 % 2);
   const uint32_t value_part = values.At(lane % 16, lane / 16);
   const auto find_row = [&](int m, int r) {
-    return FindRow(p, tile, kv_head, warp * S::kWarpRows + m * 16 + r * 8 + lane / 4);
+    return FindRow(plan, tile, kv_head, warp * S::kWarpRows + m * 16 + r * 8 + lane / 4);
   };
   int positions[kProducts][2];
   Softmax softmax[kProducts];
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kThreads) PrefillKernel(const Params p) {
     for (int m = 0; m < kProducts; ++m) {
       if (!logits.is_plain) {
         float slopes[2] = {};
-        for (int r = 0; r < 2 && p.alibi_slopes; ++r) slopes[r] = p.alibi_slopes[find_row(m, r).head % p.heads];
+        for (int r = 0; r < 2 && p.alibi_slopes; ++r) slopes[r] = p.alibi_slopes[find_row(m, r).head];
         logits.Apply(s[m], positions[m], slopes, key);
       }
       if (!is_full) logits.Mask(s[m], positions[m], key);
@@ -221,7 +221,7 @@ cudaError_t Launch(cudaStream_t stream, const Params& p) {
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
   const dim3 grid(static_cast<unsigned>(MaxTiles(p, S::kRows)), static_cast<unsigned>(p.kv_heads));
   if (error != cudaSuccess || grid.x == 0) return error;
-  kernel<<<grid, kThreads, S::kSharedBytes, stream>>>(p);
+  kernel<<<grid, kThreads, S::kSharedBytes, stream>>>(p, Plan(p, kThreads));
   return cudaGetLastError();
 }
 

@@ -107,7 +107,7 @@ struct Softmax {
     total += __shfl_xor_sync(kAllLanes, total, 1);
     total += __shfl_xor_sync(kAllLanes, total, 2);
     if (p.sinks) {
-      const float sink = p.sinks[row.head % p.heads] * kLog2E, both = fmaxf(top, sink);
+      const float sink = p.sinks[row.head] * kLog2E, both = fmaxf(top, sink);
       share = Exp2(top - both);
       total = total * share + Exp2(sink - both);
       top = both;
@@ -173,7 +173,7 @@ __device__ inline void WriteRows(const Params& p, const float (&out)[kColumns][4
   for (int r = 0; r < 2; ++r) {
     float lse;
     const float share = softmax.Finish(p, rows[r], r, factor, lse);
-    if (p.lse && rows[r].exists && lane % 4 == 0) p.lse[rows[r].head] = lse;
+    if (p.lse && rows[r].exists && lane % 4 == 0) p.lse[rows[r].index] = lse;
 #pragma unroll
     for (int j = 0; j < kColumns; j += 4) {
       uint32_t words[4];
@@ -191,7 +191,7 @@ __device__ inline void WriteRows(const Params& p, const float (&out)[kColumns][4
       }
       const int column = 8 * (j + lane % 4);
       if (rows[r].exists && column < d)
-        *reinterpret_cast<uint4*>(static_cast<T*>(p.out) + rows[r].head * d + column) =
+        *reinterpret_cast<uint4*>(static_cast<T*>(p.out) + rows[r].index * d + column) =
             make_uint4(words[0], words[1], words[2], words[3]);
     }
   }

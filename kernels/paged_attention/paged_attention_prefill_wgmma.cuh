@@ -13,7 +13,8 @@ namespace wgmma {
 
 // A warpgroup that computes 64 rows of each tile.
 template <typename T, int kHeadDim>
-__device__ inline void Compute(const Params& p, Shared& shared, uint32_t queries, uint32_t keys, uint32_t values) {
+__device__ inline void Compute(const Params& p, const Plan& plan, Shared& shared, uint32_t queries, uint32_t keys,
+                               uint32_t values) {
   using S = Shape<kHeadDim>;
   constexpr int kColumns = kHeadDim / 8, kKeyColumns = S::kKeys / 8;
   const int warpgroup = threadIdx.x / kWarpgroup, lane = threadIdx.x % kWarpSize;
@@ -33,7 +34,7 @@ __device__ inline void Compute(const Params& p, Shared& shared, uint32_t queries
     const Tile& tile = work.tile;
     if (work.is_last) return;
 
-    const auto find_row = [&](int r) { return FindRow(p, tile, work.kv_head, first_row + 8 * r); };
+    const auto find_row = [&](int r) { return FindRow(plan, tile, work.kv_head, first_row + 8 * r); };
     const int positions[2] = {find_row(0).position, find_row(1).position};
     const int first = tile.key_begin / S::kKeys, last = (tile.key_end - 1) / S::kKeys;
     float s[kKeyColumns][4], out[kColumns][4] = {}, decay[2];
@@ -95,7 +96,7 @@ __device__ inline void Compute(const Params& p, Shared& shared, uint32_t queries
       const int key = t * S::kKeys + 2 * (lane % 4);
       if (!logits.is_plain) {
         float slopes[2] = {};
-        for (int r = 0; r < 2 && p.alibi_slopes; ++r) slopes[r] = p.alibi_slopes[find_row(r).head % p.heads];
+        for (int r = 0; r < 2 && p.alibi_slopes; ++r) slopes[r] = p.alibi_slopes[find_row(r).head];
         logits.Apply(s, positions, slopes, key);
       }
       if (!IsFull<S::kKeys>(p, tile, t)) logits.Mask(s, positions, key);
@@ -163,7 +164,8 @@ __device__ inline void Compute(const Params& p, Shared& shared, uint32_t queries
 // Other GPUs' code for it is empty: it uses no shared memory, by which the host knows.
 template <typename T, int kHeadDim>
 __global__ void __launch_bounds__(kThreads, 1)
-    PrefillKernel(const __grid_constant__ CUtensorMap map, const __grid_constant__ Params p, int piece_keys) {
+    PrefillKernel(const __grid_constant__ CUtensorMap map, const __grid_constant__ Params p,
+                  const __grid_constant__ Plan plan, int piece_keys) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using S = Shape<kHeadDim>;
   extern __shared__ uint8_t dynamic[];
@@ -176,26 +178,29 @@ __global__ void __launch_bounds__(kThreads, 1)
       InitBarrier(SharedAddress(&shared.keys_full[i]), 1);
       InitBarrier(SharedAddress(&shared.keys_empty[i]), kComputers);
       InitBarrier(SharedAddress(&shared.values_full[i]), 1);
-      InitBarrier(SharedAddress(&shared.values_empty[i]), kComputers + kHelpers);
-      InitBarrier(SharedAddress(&shared.values_clean[i]), kHelpers);
+      InitBarrier(SharedAddress(&shared.values_empty[i]), kComputers + kCleaners);
+      InitBarrier(SharedAddress(&shared.values_clean[i]), kCleaners);
       InitBarrier(SharedAddress(&shared.work_full[i]), 1);
-      InitBarrier(SharedAddress(&shared.work_empty[i]), kComputers + kHelpers);
-      InitBarrier(SharedAddress(&shared.query_full[i]), kHelpers);
+      InitBarrier(SharedAddress(&shared.work_empty[i]), kThreads - kWarpSize);
+      InitBarrier(SharedAddress(&shared.query_full[i]), kWarpSize);
       InitBarrier(SharedAddress(&shared.query_empty[i]), kComputers);
     }
+    InitBarrier(SharedAddress(&shared.loads_begun), 1);
     FenceForAsync();
   }
-  const int count = shared.tiles.Count(p);
+  const int count = shared.tiles.Count(p, plan);
 
   if (threadIdx.x < kComputers) {
     TakeRegisters<232>();
-    Compute<T, kHeadDim>(p, shared, base, keys, values);
+    Compute<T, kHeadDim>(p, plan, shared, base, keys, values);
   } else {
     GiveRegisters<40>();
     if (threadIdx.x < kComputers + kWarpSize) {
-      Load<T, kHeadDim>(p, map, shared, keys, values, piece_keys, count);
+      Choose<T, kHeadDim>(p, plan, shared, base, count);
+    } else if (threadIdx.x < kThreads - kCleaners) {
+      Load<T, kHeadDim>(p, map, shared, keys, values, piece_keys);
     } else {
-      Help<T, kHeadDim>(p, shared, base, values);
+      Clean<T, kHeadDim>(p, shared, values);
     }
   }
 #endif
@@ -250,7 +255,7 @@ cudaError_t Launch(cudaStream_t stream, const Params& p, bool* launched) {
   error = cudaMemsetAsync(p.workspace, 0, sizeof(unsigned), stream);
   if (error != cudaSuccess) return error;
   kernel<<<static_cast<unsigned>(most < processors ? most : processors), kThreads, S::kSharedBytes, stream>>>(
-      map, p, piece_keys);
+      map, p, Plan(p, kThreads), piece_keys);
   return cudaGetLastError();
 }
 
