@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "paged_attention/paged_attention_device.cuh"
 #include "paged_attention/paged_attention_mma.cuh"
 
 namespace paged_attention {
@@ -72,6 +73,10 @@ __device__ inline void CopyBox(const CUtensorMap& map, uint32_t to, uint32_t bar
       : "memory");
 }
 
+// What all lanes of a warp have alike, so that the compiler knows it and computes descriptors from it once for the
+// warp.
+__device__ inline uint32_t Uniform(uint32_t x) { return __shfl_sync(kAllLanes, x, 0); }
+
 // Matrices of 16-bit elements in shared memory, for products and copies: [rows / 8][columns / 64][8][64], in which the
 // eight 16-byte chunks of each 128 bytes are permuted by the row (128-byte swizzle). Bases are multiples of 1024.
 template <int kColumns>
@@ -86,17 +91,20 @@ struct Matrix {
 
   // Operand descriptors. Rows by 16 columns from `column`, the product running over columns.
   __device__ uint64_t Columns(int column) const {
-    return Descriptor(base + column / 64 * kBlockBytes + column % 64 * 2, 16, kGroupBytes);
+    return Descriptor(column / 64 * kBlockBytes + column % 64 * 2, 16, kGroupBytes);
   }
 
   // 16 rows from `row` by columns from `column`, the product running over rows.
   __device__ uint64_t Rows(int row, int column) const {
-    return Descriptor(base + row / 8 * kGroupBytes + column / 64 * kBlockBytes, kBlockBytes, kGroupBytes);
+    return Descriptor(row / 8 * kGroupBytes + column / 64 * kBlockBytes, kBlockBytes, kGroupBytes);
   }
 
-  __device__ static uint64_t Descriptor(uint32_t address, uint64_t leading, uint64_t stride) {
-    constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
-    return (address & 0x3ffff) >> 4 | leading >> 4 << 16 | stride >> 4 << 32 | kSwizzle128;
+  // In units of 16 bytes. Shared memory ends below the 2^18 bytes that the address's 14 bits reach, so that descriptors
+  // of one matrix differ by a constant.
+  __device__ uint64_t Descriptor(uint32_t offset, uint32_t leading, uint32_t stride) const {
+    constexpr uint32_t kSwizzle128 = 1u << 30;
+    const uint32_t low = base / 16 + (offset / 16 | leading / 16 << 16), high = stride / 16 | kSwizzle128;
+    return uint64_t{high} << 32 | low;
   }
 };
 

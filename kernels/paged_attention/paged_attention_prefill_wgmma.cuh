@@ -42,8 +42,9 @@ __device__ inline void Compute(const Params& p, const Plan& plan, Shared& shared
     Softmax softmax;
 
     const auto multiply_keys = [&] {
-      const Matrix<kHeadDim> stage{keys + key_ring.Stage() * S::kTileBytes};
-      const Matrix<kHeadDim> mine{queries + query_ring.Stage() * S::kQueryBytes + warpgroup * 8 * stage.kGroupBytes};
+      const Matrix<kHeadDim> stage{Uniform(keys + key_ring.Stage() * S::kTileBytes)};
+      const uint32_t query = queries + query_ring.Stage() * S::kQueryBytes;
+      const Matrix<kHeadDim> mine{Uniform(query + warpgroup * 8 * stage.kGroupBytes)};
       BeginProducts();
 #pragma unroll
       for (int k = 0; k < kHeadDim; k += 16) MultiplyColumns<T>(s, mine.Columns(k), stage.Columns(k), k > 0);
@@ -74,7 +75,7 @@ __device__ inline void Compute(const Params& p, const Plan& plan, Shared& shared
       ++value_ring.count;
     };
     const auto multiply_values = [&] {
-      const Matrix<kHeadDim> stage{values + value_ring.Stage() * S::kTileBytes};
+      const Matrix<kHeadDim> stage{Uniform(values + value_ring.Stage() * S::kTileBytes)};
       BeginProducts();
 #pragma unroll
       for (int k = 0; k < S::kKeys; k += 16) {
