@@ -99,7 +99,8 @@ def compilations() -> int:
 
 def executions() -> int:
     """How many graphs XLA has run in this process so far."""
-    return _count("ExecuteTime")
+    # The second counts under SPMD.
+    return _count("ExecuteTime") + _count("ExecuteReplicatedTime")
 
 
 def _compilations() -> int:

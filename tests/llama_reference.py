@@ -35,6 +35,18 @@ def reference(config: LlamaConfig, weights: dict[str, torch.Tensor], dtype: torc
 
 
 @torch.no_grad()
-def logits(model, tokens: list[int]) -> torch.Tensor:
-    """[tokens, vocabulary] of one text."""
-    return model(torch.tensor([tokens])).logits[0]
+def logits(model, tokens: list[int], cache=None) -> torch.Tensor:
+    """[tokens, vocabulary] of one text; `cache` is one of transformers'."""
+    return model(torch.tensor([tokens]), past_key_values=cache).logits[0]
+
+
+def float8_cache():
+    """A cache of transformers' that gives keys and values back as float8 holds them."""
+    import transformers
+
+    class Float8Cache(transformers.DynamicCache):
+        def update(self, keys, values, *arguments, **named):
+            stored = [t.clamp(-448, 448).to(torch.float8_e4m3fn).to(t.dtype) for t in (keys, values)]
+            return super().update(*stored, *arguments, **named)
+
+    return Float8Cache()

@@ -15,7 +15,7 @@ from examples.llama.scheduler import Request
 from examples.llama.weights import hf_shapes, load
 from pyxla.dump import executions
 from pyxla.nn import PagedKVCache
-from tests.llama_reference import logits, reference, tensors
+from tests.llama_reference import float8_cache, logits, reference, tensors
 
 DEVICE = torch_xla.device()
 TINY = CONFIGS["tiny"]
@@ -84,10 +84,17 @@ def test_greedy_tokens_are_those_that_transformers_generates(model, theirs):
     assert output == expected.tolist()
 
 
-def our_logits(config, weights, dtype, tokens):
+def our_logits(config, weights, dtype, tokens, cache_dtype=None):
     """[tokens, vocabulary] of one text, in one step."""
     model = load(config, weights.__getitem__, dtype, DEVICE)
-    cache = PagedKVCache(config.num_hidden_layers, 64, 8, config.num_key_value_heads, config.head_dim, dtype=dtype)
+    cache = PagedKVCache(
+        config.num_hidden_layers,
+        64,
+        8,
+        config.num_key_value_heads,
+        config.head_dim,
+        dtype=cache_dtype or dtype,
+    )
     metadata = cache.extend([(cache.open(), len(tokens))], tokens=len(tokens), seqs=1, max_blocks=64)
     rows = [torch.tensor(numbers, dtype=torch.int32).to(DEVICE) for numbers in (tokens, range(len(tokens)))]
     return model.logits(model(*rows, cache.layers, metadata)).cpu().double()
@@ -116,6 +123,17 @@ def test_logits_in_bfloat16(deviation):
     assert ours_in_float32 < 1e-5 * exact.abs().max()
 
 
+def test_logits_with_a_float8_cache(weights):
+    """Against transformers in float64, whose own cache is rounded to float8 too."""
+    tokens = [(7 * i) % 256 for i in range(100)]
+    exact = reference(TINY, weights, torch.float64)
+    got = our_logits(TINY, weights, torch.float32, tokens, torch.float8_e4m3fn)
+    want = logits(exact, tokens, float8_cache())
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-5 * want.abs().max().item())
+    # What the rounding does to them is far above this tolerance.
+    assert (want - logits(exact, tokens)).abs().max() > 1e-2 * want.abs().max()
+
+
 def test_logits_with_stretched_rotations_and_tied_embeddings():
     """As Llama 3.1 and 3.2 have them; positions beyond the original length."""
     rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -131,8 +149,9 @@ def test_logits_with_stretched_rotations_and_tied_embeddings():
 
 
 @MODES
-def test_a_step_copies_no_cache(mode, model):
-    engine = engine_of(model, mode)
+@pytest.mark.parametrize("dtype", [None, torch.float8_e4m3fn], ids=str)
+def test_a_step_copies_no_cache(mode, dtype, model):
+    engine = engine_of(model, mode, kv_cache_dtype=dtype)
     with pyxla.inspecting() as seen:
         for _ in engine.warm_up(sampling=False):
             pass
@@ -179,6 +198,22 @@ def test_a_long_run_compiles_nothing_and_gives_the_tokens_of_each_request_alone(
         alone = [engine.generate([dataclasses.replace(r, output=[], is_done=False)])[0] for r in requests]
     assert together == alone
     assert engine.cache.free_blocks == engine.cache.num_blocks
+
+
+def test_requests_over_a_float8_cache(model):
+    """Waiting, shared prefixes, copies on write: the same tokens in both modes, and alone."""
+    outputs = []
+    for mode in ("direct", "compile"):
+        engine = engine_of(model, mode, num_blocks=24, max_length=160, kv_cache_dtype=torch.float8_e4m3fn)
+        list(engine.warm_up())
+        requests = list(random_requests(24, seed=1))
+        with pyxla.assert_no_recompilation():
+            outputs.append(engine.generate(requests))
+        assert engine.scheduler.shared_tokens > 0 and engine.cache.free_blocks == engine.cache.num_blocks
+    assert outputs[0] == outputs[1]
+    alone = [engine.generate([request])[0] for request in random_requests(24, seed=1)]
+    assert alone == outputs[1]
+    assert engine_of(model, "compile").generate(random_requests(24, seed=1)) != alone
 
 
 def test_a_text_ends_with_its_stop_token(model):

@@ -55,6 +55,13 @@ def test_modes_print_the_same(monkeypatch):
     assert run(*options, "--seed", "6").stdout != direct.stdout
 
 
+def test_a_float8_cache_prints_something_else():
+    options = ("--prompt", "Once upon a time", "--max-tokens", "40")
+    float8 = run(*options, "--kv-cache-dtype", "float8_e4m3fn", "--check")
+    assert float8.exit_code == 0, float8.output
+    assert run(*options, "--kv-cache-dtype", "auto").stdout == run(*options).stdout != float8.stdout
+
+
 def run_alone(*options):
     """In a process of its own, as the number of devices is fixed once a process has a tensor."""
     environment = {name: value for name, value in os.environ.items() if name not in ("CPU_NUM_DEVICES", "XLA_FLAGS")}
@@ -84,6 +91,7 @@ def test_devices_that_there_are_not():
         (("--device", "tpu"), "llama: device: expected cpu or cuda, got tpu"),
         (("--config", "huge"), "llama: config: expected tiny or llama-3-8b, got huge\n\nhint: "),
         (("--dtype", "int8"), "llama: dtype: expected float32 or bfloat16 or float16, got int8"),
+        (("--kv-cache-dtype", "fp8"), "llama: kv-cache-dtype: expected auto or float8_e4m3fn, got fp8"),
         (("--max-length", "10"), "llama: prompt: expected at most 10 tokens with max_tokens, got 4 and 12\n\nhint: "),
         (("--num-blocks", "0"), "PagedKVCache: num_blocks: expected a count of 1 or more, got 0"),
         (("--block-size", "0"), "PagedKVCache: block_size: expected a count of 1 or more, got 0"),

@@ -1,7 +1,6 @@
 """XlaGpuAttention, PagedKVCache and xla_gpu_paged_attention in both modes, against attention in float64."""
 
 import inspect
-import math
 
 import pytest
 import torch
@@ -10,10 +9,8 @@ import torch_xla
 import pyxla
 from pyxla import ArgumentError, PyxlaError
 from pyxla.nn import AttentionMetadata, PagedKVCache, XlaGpuAttention, attention_mode, in_mode, xla_gpu_paged_attention
+from tests.nn_served import DEVICE, HEADS, KV_HEADS, SCALE, D, Served, attention
 
-DEVICE = torch_xla.device()
-HEADS, KV_HEADS, D = 4, 2, 8
-SCALE = 1 / math.sqrt(D)
 MODES = pytest.mark.parametrize("mode", ["direct", "compile"])
 
 
@@ -21,72 +18,6 @@ MODES = pytest.mark.parametrize("mode", ["direct", "compile"])
 def fresh_dynamo():
     """Dynamo counts recompilations per code object, and all layers share theirs."""
     torch._dynamo.reset()
-
-
-def attention(query, keys, values, window=None, cap=None):
-    """Attention of a sequence's last tokens, in float64: query [n, heads, d], keys and values [length, kv_heads, d]."""
-    query, keys, values = (t.double() for t in (query, keys, values))
-    keys, values = (t.repeat_interleave(HEADS // KV_HEADS, dim=1) for t in (keys, values))
-    logits = torch.einsum("nhd,khd->hnk", query, keys) * SCALE
-    if cap is not None:
-        logits = cap * torch.tanh(logits / cap)
-    length, new = len(keys), len(query)
-    distance = torch.arange(length - new, length)[:, None] - torch.arange(length)
-    unseen = (distance < 0) | (distance >= (window or length))
-    return torch.einsum("hnk,khd->nhd", logits.masked_fill(unseen, -torch.inf).softmax(-1), values)
-
-
-class Served:
-    """Two layers over one cache; what each sequence was given is kept, to compare with."""
-
-    def __init__(self, mode, num_blocks=16, **options):
-        torch.manual_seed(0)
-        self.cache = PagedKVCache(2, num_blocks, 4, KV_HEADS, D, dtype=torch.float32)
-        self.layers = [XlaGpuAttention(HEADS, D, SCALE, KV_HEADS, mode=mode, **options) for _ in range(2)]
-        self.options = options
-        self.given = {}
-
-    def open(self):
-        sequence = self.cache.open()
-        self.given[sequence] = torch.empty(2, 0, 2, KV_HEADS, D)
-        return sequence
-
-    def fork(self, sequence):
-        child = self.cache.fork(sequence)
-        self.given[child] = self.given[sequence]
-        return child
-
-    def trace(self, query, key, value, metadata):
-        """Both layers, each with keys and values of its own."""
-        layers = zip(self.layers, self.cache.layers, strict=True)
-        return [layer(query, key[i], value[i], kv, metadata) for i, (layer, kv) in enumerate(layers)]
-
-    def step(self, batch, tokens=8):
-        """Extends the sequences by random tokens; returns the worst error of any row and what was handed to `trace`."""
-        metadata = self.cache.extend(batch, tokens=tokens, seqs=4, max_blocks=6)
-        query = torch.randn(tokens, HEADS, D)
-        key, value = torch.randn(2, 2, tokens, KV_HEADS, D)
-        arguments = (query.to(DEVICE), key.to(DEVICE), value.to(DEVICE), metadata)
-        torch_xla.sync()
-        outs = self.trace(*arguments)
-        pyxla.sync()
-        worst, row = 0.0, 0
-        for sequence, count in batch:
-            new = torch.stack([key, value], dim=2)[:, row : row + count]
-            self.given[sequence] = torch.cat([self.given[sequence], new], dim=1)
-            for layer, out in enumerate(outs):
-                keys, values = self.given[sequence][layer].unbind(1)
-                want = attention(
-                    query[row : row + count],
-                    keys,
-                    values,
-                    self.options.get("sliding_window"),
-                    self.options.get("soft_cap"),
-                )
-                worst = max(worst, (out.cpu()[row : row + count] - want).abs().max().item())
-            row += count
-        assert all(bool((out.cpu()[row:] == 0).all()) for out in outs)
-        return worst, arguments
 
 
 @MODES
@@ -111,16 +42,10 @@ def test_both_modes_give_the_same_bits():
 def test_the_cache_is_updated_without_a_copy(mode):
     served = Served(mode)
     _, arguments = served.step([(served.open(), 7)])
-    step = in_mode(lambda *a: [layer(*b) for layer, b in each_layer(served, *a)], mode)
-    seen = pyxla.inspect(step, *arguments)
+    seen = pyxla.inspect(in_mode(served.trace, mode), *arguments)
     pyxla.assert_custom_calls(seen, "reshape_and_cache", 2)
     pyxla.assert_custom_calls(seen, "paged_attention", 2)
     pyxla.assert_no_copies(seen)
-
-
-def each_layer(served, query, key, value, metadata):
-    pairs = zip(served.layers, served.cache.layers, strict=True)
-    return [(layer, (query, key[i], value[i], kv, metadata)) for i, (layer, kv) in enumerate(pairs)]
 
 
 @MODES
@@ -181,7 +106,8 @@ def test_a_call_on_the_result_of_a_step_in_flight():
 def test_the_function_has_the_names_of_vllm():
     parameters = inspect.signature(xla_gpu_paged_attention).parameters
     names = "query kv_cache context_lens block_tables query_start_loc num_seqs scale sliding_window soft_cap"
-    assert list(parameters) == names.split()
+    # Theirs have one k_scale and one v_scale of all heads.
+    assert list(parameters) == [*names.split(), "kv_scales"]
     assert all(p.kind is p.KEYWORD_ONLY for p in parameters.values())
 
 
@@ -245,7 +171,7 @@ def extend(count, tokens=8, seqs=2, max_blocks=4, times=1):
         (lambda: cache(block_size=512), "block_size: expected at most 256, got 512"),
         (lambda: cache(num_kv_heads=0), "num_kv_heads: expected a count of 1 or more, got 0"),
         (lambda: cache(head_size=12), "head_size: expected one of 8, 16, ... 256, got 12"),
-        (lambda: cache(dtype=torch.int8), "dtype: expected float32 or bfloat16 or float16, got int8"),
+        (lambda: cache(dtype=torch.int8), "dtype: expected float32 or bfloat16 or float16 or float8_e4m3fn, got int8"),
         (lambda: extend(0, tokens=0), "tokens: expected a count of 1 or more, got 0"),
         (lambda: extend(0, max_blocks=0), "max_blocks: expected a count of 1 or more, got 0"),
         (lambda: extend(9), "batch: expected at most 8 new tokens, got 9"),

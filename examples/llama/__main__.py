@@ -25,6 +25,7 @@ DEVICES = {"cpu": "CPU", "cuda": "CUDA"}
 @click.option("--device", help="cpu or cuda [PJRT_DEVICE, else cpu]")
 @click.option("--tensor-parallel", default=1, metavar="N", help="Devices that share heads and MLP [1]")
 @click.option("--dtype", help="float32, bfloat16 or float16 [float32 on cpu, bfloat16 on cuda]")
+@click.option("--kv-cache-dtype", default="auto", help="auto, as --dtype, or float8_e4m3fn [auto]")
 @click.option("--max-seqs", default=8, help="Requests that run at the same time [8]")
 @click.option("--max-step-tokens", default=64, help="Rows of the largest step [64]")
 @click.option("--max-length", default=512, help="Tokens of a request, prompt and output [512]")

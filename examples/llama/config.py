@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from pyxla import ArgumentError, PyxlaError
 from pyxla.errors import mismatch
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# Of the cache; None: the model's.
+KV_CACHE_DTYPES = {"auto": None, "float8_e4m3fn": torch.float8_e4m3fn}
 
 
 @dataclass(frozen=True)
@@ -146,12 +149,17 @@ def _require(values: dict[str, Any], rope: dict[str, Any], path: Path) -> None:
             raise PyxlaError(mismatch("llama", name, f"{expected} in {path}", got), "this example computes no other")
 
 
-def parse_dtype(name: str) -> torch.dtype:
+def parse_dtype(name: str, option: str = "dtype", known: Mapping[str, Any] = DTYPES) -> Any:
     """The dtype of this name.
 
+    Args:
+        name: as the user gave it.
+        option: the option that it was given to.
+        known: the dtypes that this option takes.
+
     Raises:
-        ArgumentError: the ops take no such dtype.
+        ArgumentError: it is none of these.
     """
-    if name not in DTYPES:
-        raise ArgumentError(mismatch("llama", "dtype", " or ".join(DTYPES), name))
-    return DTYPES[name]
+    if name not in known:
+        raise ArgumentError(mismatch("llama", option, " or ".join(known), name))
+    return known[name]

@@ -65,6 +65,7 @@ class Engine:
         max_seqs: requests that run at the same time.
         max_step_tokens: rows of the largest step.
         max_length: tokens of a request, prompt and output.
+        kv_cache_dtype: of the cache; None: the model's.
         mode: "direct" or "compile"; None: `PYXLA_ATTENTION_MODE`, else "direct".
 
     Attributes:
@@ -85,6 +86,7 @@ class Engine:
         max_seqs: int = 8,
         max_step_tokens: int = 64,
         max_length: int = 512,
+        kv_cache_dtype: torch.dtype | None = None,
         mode: str | None = None,
     ):
         config = model.config
@@ -98,7 +100,7 @@ class Engine:
             block_size,
             config.num_key_value_heads,
             config.head_dim,
-            dtype=model.dtype,
+            dtype=model.dtype if kv_cache_dtype is None else kv_cache_dtype,
             device=self.device,
             mesh=model.mesh,
         )

@@ -19,7 +19,7 @@ from torch_xla.distributed.spmd import Mesh
 
 import pyxla
 from examples.llama.breakdown import Breakdown, profiling
-from examples.llama.config import LlamaConfig, named_config, parse_dtype, read_config
+from examples.llama.config import KV_CACHE_DTYPES, LlamaConfig, named_config, parse_dtype, read_config
 from examples.llama.engine import Engine
 from examples.llama.scheduler import Request, check
 from examples.llama.tokenizer import Bytes, FromFolder, Tokenizer
@@ -48,6 +48,7 @@ class Options:
     mode: str | None
     tensor_parallel: int
     dtype: str | None
+    kv_cache_dtype: str
     max_seqs: int
     max_step_tokens: int
     max_length: int
@@ -148,6 +149,7 @@ def _engine(options: Options, config: LlamaConfig) -> Engine:
         max_seqs=options.max_seqs,
         max_step_tokens=options.max_step_tokens,
         max_length=options.max_length,
+        kv_cache_dtype=parse_dtype(options.kv_cache_dtype, "kv-cache-dtype", KV_CACHE_DTYPES),
         mode=options.mode,
     )
 

@@ -13,6 +13,8 @@ from pyxla.nn.on_mesh import op_on
 if TYPE_CHECKING:
     from torch_xla.distributed.spmd import Mesh
 
+check = Check("XlaGpuAttention")
+
 
 def xla_gpu_paged_attention(
     *,
@@ -25,6 +27,7 @@ def xla_gpu_paged_attention(
     scale: float,
     sliding_window: int | None = None,
     soft_cap: float | None = None,
+    kv_scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Causal attention of the new tokens of all sequences over a paged cache that holds their keys and values already.
 
@@ -39,6 +42,8 @@ def xla_gpu_paged_attention(
         scale: factor of the logits.
         sliding_window: a token sees itself and the `sliding_window - 1` tokens before it; None: all.
         soft_cap: logits become `soft_cap * tanh(logits / soft_cap)`; None: as they are.
+        kv_scales: [2, kv_heads], float32, only with a float8 cache: a key is what is stored times
+            `kv_scales[0, kv_head]`, a value times `kv_scales[1, kv_head]`; None: ones.
 
     Returns:
         As query; zero in padding rows.
@@ -48,7 +53,16 @@ def xla_gpu_paged_attention(
         RuntimeError: on XLA:CPU, when the graph runs, for a length, row or block id out of range.
     """
     return torch.ops.xla_gpu.paged_attention(
-        query, kv_cache, context_lens, block_tables, query_start_loc, num_seqs, scale, sliding_window, soft_cap
+        query,
+        kv_cache,
+        context_lens,
+        block_tables,
+        query_start_loc,
+        num_seqs,
+        scale,
+        sliding_window,
+        soft_cap,
+        kv_scales=kv_scales,
     )
 
 
@@ -74,6 +88,11 @@ class XlaGpuAttention(torch.nn.Module):
     compiled by `torch.compile(backend="openxla")`; inside a function that is being compiled it becomes part of that
     graph.
 
+    A float8 cache holds keys / kv_scales[0] and values / kv_scales[1], and what does not fit as +-448. Scales are
+    calibrated per layer, so they are the layer's and not the cache's: a buffer, which moves with `layer.to(device)` and
+    stands in its `state_dict`. One number for all heads, as vLLM's `k_scale` and `v_scale` are:
+    `torch.tensor([[k_scale], [v_scale]]).repeat(1, num_kv_heads)`.
+
     Args:
         num_heads: heads of the query.
         head_size: d, a multiple of 8 up to 256.
@@ -81,14 +100,19 @@ class XlaGpuAttention(torch.nn.Module):
         num_kv_heads: heads of keys and values, of which num_heads is a multiple; None: num_heads.
         sliding_window: a token sees itself and the `sliding_window - 1` tokens before it; None: all.
         soft_cap: logits become `soft_cap * tanh(logits / soft_cap)`; None: as they are.
+        kv_scales: [2, num_kv_heads], float32, above 0, only for a float8_e4m3fn cache; [0] of the keys, [1] of the
+            values. None: ones, for any cache.
         mode: "direct" or "compile"; None: `PYXLA_ATTENTION_MODE`, else "direct".
-        mesh: torch_xla's mesh with an axis "model": each device attends with its heads; None: one device.
+        mesh: torch_xla's mesh with an axis "model": each device attends with its heads, and takes their scales; None:
+            one device.
 
     Attributes:
+        kv_scales: as given.
         mode: the mode that was chosen.
 
     Raises:
-        ArgumentError: no such mode; heads that do not divide; a mesh that `pyxla.shard` refuses.
+        ArgumentError: no such mode; heads that do not divide; scales of another dtype or shape, or if they lie on the
+            CPU one that is not a finite number above 0; a mesh that `pyxla.shard` refuses.
     """
 
     def __init__(
@@ -100,6 +124,7 @@ class XlaGpuAttention(torch.nn.Module):
         *,
         sliding_window: int | None = None,
         soft_cap: float | None = None,
+        kv_scales: torch.Tensor | None = None,
         mode: str | None = None,
         mesh: Mesh | None = None,
     ):
@@ -109,9 +134,10 @@ class XlaGpuAttention(torch.nn.Module):
         self.sliding_window, self.soft_cap = sliding_window, soft_cap
         self.mode = attention_mode(mode)
         grouped = self.num_kv_heads >= 1 and num_heads >= 1 and num_heads % self.num_kv_heads == 0
-        Check("XlaGpuAttention").that(
-            grouped, "num_heads", f"a positive multiple of {self.num_kv_heads} kv heads", num_heads
-        )
+        check.that(grouped, "num_heads", f"a positive multiple of {self.num_kv_heads} kv heads", num_heads)
+        if kv_scales is not None:
+            _check_scales(kv_scales, self.num_kv_heads)
+        self.register_buffer("kv_scales", kv_scales)
         self._reshape_and_cache = op_on(mesh, "reshape_and_cache", "heads")
         self._paged_attention = op_on(mesh, "paged_attention", "heads")
         self._in_mode = in_mode(self._attend, self.mode)
@@ -130,8 +156,8 @@ class XlaGpuAttention(torch.nn.Module):
             query: [tokens, num_heads * head_size] or [tokens, num_heads, head_size]; float32, bfloat16 or float16.
             key: [tokens, num_kv_heads * head_size] or [tokens, num_kv_heads, head_size], query's dtype.
             value: as key.
-            kv_cache: [2, blocks, block_size, num_kv_heads, head_size], query's dtype or float8_e4m3fn; updated in
-                place.
+            kv_cache: [2, blocks, block_size, num_kv_heads, head_size], query's dtype or float8_e4m3fn, the latter if
+                the layer has scales; updated in place.
             metadata: the step's.
 
         Returns:
@@ -147,7 +173,7 @@ class XlaGpuAttention(torch.nn.Module):
     def _attend(self, query, key, value, kv_cache, metadata: AttentionMetadata) -> torch.Tensor:
         tokens = query.shape[0]
         key, value = (t.reshape(tokens, self.num_kv_heads, self.head_size) for t in (key, value))
-        self._reshape_and_cache(key, value, kv_cache, metadata.slot_mapping)
+        self._reshape_and_cache(key, value, kv_cache, metadata.slot_mapping, self.kv_scales)
         out = self._paged_attention(
             query.reshape(tokens, self.num_heads, self.head_size),
             kv_cache,
@@ -158,9 +184,23 @@ class XlaGpuAttention(torch.nn.Module):
             self.scale,
             self.sliding_window,
             self.soft_cap,
+            kv_scales=self.kv_scales,
         )
-        return out.reshape(query.shape)
+        # On a mesh a view of it would be one more result, with a copy.
+        return out if out.shape == query.shape else out.reshape(query.shape)
 
     def extra_repr(self) -> str:
         """What `print(layer)` shows."""
         return f"{self.num_heads} heads of {self.head_size}, {self.num_kv_heads} of keys and values, mode {self.mode}"
+
+
+def _check_scales(scales: torch.Tensor, kv_heads: int) -> None:
+    check.dtype("kv_scales", scales, (torch.float32,))
+    hint = "one for the keys and one for the values of each kv head"
+    check.shape("kv_scales", scales, (2, kv_heads), hint=hint)
+    if scales.device.type == "cpu":
+        wrong = scales[~(scales.isfinite() & (scales > 0))]
+        if len(wrong):
+            # Some checkpoints have -1 for a scale that was never calibrated.
+            hint = "leave kv_scales out where nothing was calibrated"
+            check.that(False, "kv_scales", "finite numbers above 0", wrong[0].item(), hint)

@@ -16,7 +16,8 @@ from pyxla.nn.on_mesh import op_on, split
 if TYPE_CHECKING:
     from torch_xla.distributed.spmd import Mesh
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+FLOAT8 = torch.float8_e4m3fn
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, FLOAT8)
 
 
 class PagedKVCache(BlockTables):
@@ -32,7 +33,8 @@ class PagedKVCache(BlockTables):
         block_size: tokens in a block, up to 256.
         num_kv_heads: heads of keys and values.
         head_size: d, a multiple of 8 up to 256.
-        dtype: float32, bfloat16 or float16, that of keys and values.
+        dtype: that of keys and values, float32, bfloat16 or float16; or float8_e4m3fn, with any of them. Its scales
+            are the layer's: `XlaGpuAttention(kv_scales=...)`.
         device: where to; None: torch_xla.device().
         mesh: torch_xla's mesh with an axis "model": each device holds its heads; None: one device.
 
@@ -150,5 +152,7 @@ class PagedKVCache(BlockTables):
 
 def _write_block(store: Callable, layer: torch.Tensor, block: torch.Tensor, slots: torch.Tensor) -> None:
     # A function of its own: a tensor that has a name when torch_xla syncs becomes a result, and to keep it XLA copies.
-    key, value = layer.index_select(1, block)[:, 0]
+    rows = layer.index_select(1, block)[:, 0]
+    # The op takes no float8 keys. In float32 they are the same numbers, and unscaled they become the same bits again.
+    key, value = rows.float() if rows.dtype == FLOAT8 else rows
     store(key, value, layer, slots)
