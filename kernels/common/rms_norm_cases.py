@@ -1,4 +1,4 @@
-"""Inputs of rms_norm and rms_norm_triton, for their tests and benchmarks; each with its reason."""
+"""Inputs of the ops that normalise by the root mean square, for their tests and benchmarks; each with its reason."""
 
 import torch
 
@@ -6,18 +6,20 @@ from pyxla.benchmark import Bench, nbytes
 from pyxla.testing import BadInput, Case
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-SHAPES = {
+SHORT_ROWS = {
     "1x1": ((1, 1), "one element: the mean is the element's own square"),
     "3x5": ((3, 5), "odd and shorter than a vector: one element at a time"),
     "2x3x64": ((2, 3, 64), "leading dimensions are flattened; several rows per block"),
     "5x1000": ((5, 1000), "threads without a vector"),
     "2x4096": ((2, 4096), "every thread of a block has its vectors"),
+    "0x64": ((0, 64), "no row"),
+    "2x0": ((2, 0), "rows without elements"),
+    "7": ((7,), "rank 1: a single row without leading dimension"),
+}
+SHAPES = SHORT_ROWS | {
     "300x2880": ((300, 2880), "enough rows for two vectors per thread, and threads without one"),
     "1x262144": ((1, 262144), "the longest row that models use: read twice"),
     "2x100003": ((2, 100003), "a long prime length: rows start unaligned"),
-    "0x64": ((0, 64), "no row"),
-    "2x0": ((2, 0), "rows without elements"),
-    "1": ((7,), "rank 1: a single row without leading dimension"),
 }
 
 
@@ -110,17 +112,17 @@ def bad_inputs(op: str) -> list[BadInput]:
     ]
 
 
+def near_one(arguments: dict, generator: torch.Generator) -> dict:
+    """With weights near 1, so that a step in which each call takes the last one's result does not run into zeros."""
+    weight = arguments["weight"]
+    return arguments | {"weight": (1 + 0.01 * torch.randn(weight.shape, generator=generator)).to(weight.dtype)}
+
+
 def bench(name: str, shape: tuple[int, int], dtype: torch.dtype, why: str, *devices: str) -> Bench:
-    """Weights near 1, so that a step in which each call normalises the last one's result does not run into zeros."""
-
-    def build(generator: torch.Generator) -> dict:
-        weight = 1 + 0.01 * torch.randn(shape[-1], generator=generator)
-        return arguments(generator, shape, dtype, dtype) | {"weight": weight.to(dtype)}
-
     return Bench(
         f"{name}-{shape[0]}x{shape[1]}",
         why,
-        build,
+        lambda g: near_one(arguments(g, shape, dtype, dtype), g),
         bytes=lambda a: nbytes(a["x"], a["x"], a["weight"]),
         # A square, a sum, and two products for each element.
         operations=lambda a: 4 * a["x"].numel(),

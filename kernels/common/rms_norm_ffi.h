@@ -32,13 +32,25 @@ inline ffi::Error MakeRmsNormParams(const char* op, ffi::AnyBuffer x, std::optio
   return ffi::Error::Success();
 }
 
-/** Hands pieces of the rows to `rows_on_host`, the op's own copy of RmsNormRowsOnHost (rms_norm_host.h). */
-inline ffi::Error RmsNormOnHost(ffi::ThreadPool& pool, const RmsNormParams& params,
-                                void (*rows_on_host)(const RmsNormParams&, int64_t begin, int64_t end)) {
+/** Hands pieces of the rows to `rows_on_host`; Params is RmsNormParams, or what an op adds to it. */
+template <typename Params>
+ffi::Error RmsNormOnHost(ffi::ThreadPool& pool, const Params& params,
+                         void (*rows_on_host)(const Params&, int64_t begin, int64_t end)) {
   constexpr int64_t kElementsPerPiece = 1 << 17;
   const int64_t rows_per_piece = kElementsPerPiece / std::max<int64_t>(params.hidden, 1);
   ParallelFor(pool, params.rows, rows_per_piece, [&](int64_t begin, int64_t end) { rows_on_host(params, begin, end); });
   return ffi::Error::Success();
+}
+
+/** The binding of rms_norm's handlers; Context is ffi::ThreadPool or ffi::PlatformStream<cudaStream_t>. */
+template <typename Context>
+auto BindRmsNorm() {
+  return ffi::Ffi::Bind()
+      .Ctx<Context>()
+      .template Arg<ffi::AnyBuffer>()                 // x
+      .template Arg<std::optional<ffi::AnyBuffer>>()  // weight
+      .template Ret<ffi::AnyBuffer>()                 // out
+      .template Attr<double>("eps");
 }
 
 }  // namespace pyxla

@@ -1,22 +1,16 @@
 """Inputs of fused_add_rms_norm, for its test and its benchmark; each with its reason."""
 
+from dataclasses import replace
+
+import pyxla_kernels.common.rms_norm_cases as norm
 import torch
 
 from pyxla.benchmark import Bench, nbytes
 from pyxla.testing import BadInput, Case
 
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-SHAPES = {
-    "1x1": ((1, 1), "one element: the mean is the element's own square"),
-    "3x5": ((3, 5), "odd and shorter than a vector: one element at a time"),
-    "2x3x64": ((2, 3, 64), "leading dimensions are flattened; several rows per block"),
-    "5x1000": ((5, 1000), "threads without a vector"),
-    "2x4096": ((2, 4096), "every thread of a block has its vectors"),
+SHAPES = norm.SHORT_ROWS | {
     "1x100003": ((1, 100003), "a long prime length: nothing is aligned"),
     "2x65536": ((2, 65536), "longer than the registers hold: read twice"),
-    "0x64": ((0, 64), "no row"),
-    "2x0": ((2, 0), "rows without elements"),
-    "7": ((7,), "rank 1: a single row without leading dimension"),
 }
 
 
@@ -43,8 +37,9 @@ def torch_add_rms_norm(
 
 
 def changed(**changes) -> dict:
-    """Good arguments with some of them replaced."""
-    return {"x": torch.ones(2, 8), "residual": torch.ones(2, 8), "weight": torch.ones(8), "eps": 1e-6} | changes
+    """Good arguments with some of them replaced; residual has x's shape and dtype."""
+    good = norm.changed(**changes)
+    return {"residual": torch.ones_like(good["x"])} | good
 
 
 CASES = [
@@ -54,7 +49,7 @@ CASES = [
         lambda g, shape=shape, dtype=dtype: arguments(g, shape, dtype, dtype),
         peer=torch_add_rms_norm,
     )
-    for name, dtype in DTYPES.items()
+    for name, dtype in norm.DTYPES.items()
     for shape_name, (shape, why) in SHAPES.items()
     # The long rows and the empty ones are the same code in each 16-bit dtype.
     if name != "f16" or shape_name in ("3x5", "2x3x64", "5x1000", "2x4096")
@@ -99,16 +94,7 @@ def cancelling(generator: torch.Generator, shape: tuple[int, ...]) -> dict:
 
 
 BAD_INPUTS = [
-    BadInput(
-        "dtype",
-        lambda g: changed(x=torch.ones(2, 8, dtype=torch.int32)),
-        "fused_add_rms_norm: x: expected dtype float32 or bfloat16 or float16, got int32",
-    ),
-    BadInput(
-        "rank-0",
-        lambda g: changed(x=torch.tensor(1.0), residual=torch.tensor(1.0)),
-        "fused_add_rms_norm: x: expected rank 1 or more, got shape ()",
-    ),
+    *(replace(bad, build=lambda g, bad=bad: changed(**bad.build(g))) for bad in norm.bad_inputs("fused_add_rms_norm")),
     BadInput(
         "residual-dtype",
         lambda g: changed(residual=torch.ones(2, 8, dtype=torch.bfloat16)),
@@ -119,38 +105,14 @@ BAD_INPUTS = [
         lambda g: changed(residual=torch.ones(1, 8)),
         "fused_add_rms_norm: residual: expected shape (2, 8), got (1, 8)",
     ),
-    BadInput(
-        "weight-shape",
-        lambda g: changed(weight=torch.ones(7)),
-        "fused_add_rms_norm: weight: expected shape (8,), got (7,)",
-    ),
-    BadInput(
-        "weight-dtype",
-        lambda g: changed(weight=torch.ones(8, dtype=torch.bfloat16)),
-        "fused_add_rms_norm: weight: expected dtype float32, got bfloat16",
-    ),
-    BadInput(
-        "eps-nan", lambda g: changed(eps=float("nan")), "fused_add_rms_norm: eps: expected a finite number, got nan"
-    ),
-    BadInput(
-        "eps-negative",
-        lambda g: changed(eps=-1.0),
-        "fused_add_rms_norm: eps: expected a number that is not negative, got -1.0",
-    ),
 ]
 
 
 def bench(name: str, shape: tuple[int, int], dtype: torch.dtype, why: str, *devices: str) -> Bench:
-    """Weights near 1, so that a step in which each call takes the last one's result does not run into zeros."""
-
-    def build(generator: torch.Generator) -> dict:
-        weight = 1 + 0.01 * torch.randn(shape[-1], generator=generator)
-        return arguments(generator, shape, dtype, dtype) | {"weight": weight.to(dtype)}
-
     return Bench(
         f"{name}-{shape[0]}x{shape[1]}",
         why,
-        build,
+        lambda g: norm.near_one(arguments(g, shape, dtype, dtype), g),
         # x is read, residual read and written, the result written.
         bytes=lambda a: 4 * nbytes(a["x"]) + nbytes(a["weight"]),
         # Two sums, a square, and two products for each element.

@@ -1,32 +1,18 @@
 // y = x + residual; residual = y; out[r][i] = y[r][i] / sqrt(mean_i(y[r][i]^2) + eps) * weight[i]
 //
-//   x:        [rows, hidden], T, contiguous, read
 //   residual: [rows, hidden], T, contiguous, read and written
-//   weight:   [hidden], T or float, contiguous, read; null: all ones
-//   out:      [rows, hidden], T, contiguous, written
 //
-// T is float, bfloat16 or float16. Any number of rows, any hidden. y is formed in float; residual and out are rounded
-// from it once each. Squares are added up in float or better.
-// Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, arXiv:1910.07467; the fused form is vLLM's.
+// common/rms_norm.h has T, x, weight and out. y is formed in float; residual and out are rounded from it once each.
+// Source: as there; the fused form is vLLM's.
 // Test: devtool test fused_add_rms_norm
 #pragma once
 
-#include <cstdint>
-
-#include "common/float_type.h"
+#include "common/rms_norm.h"
 
 namespace fused_add_rms_norm {
 
-struct Params {
-  const void* x;
+struct Params : pyxla::RmsNormParams {
   void* residual;
-  const void* weight;
-  void* out;
-  int64_t rows;
-  int64_t hidden;
-  double eps;
-  pyxla::FloatType dtype;
-  pyxla::FloatType weight_dtype;
 };
 
 // Rows [begin, end) on the calling thread.

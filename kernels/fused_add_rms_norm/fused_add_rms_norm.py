@@ -1,6 +1,7 @@
 """fused_add_rms_norm: adds to the residual stream in place and returns its root mean square normalisation."""
 
 import torch
+from pyxla_kernels.common.rms_norm import checked, normalised
 
 from pyxla import Check, accumulation_dtype, custom_op
 
@@ -34,25 +35,15 @@ def fused_add_rms_norm(
     wide = accumulation_dtype(x.dtype)
     total = x.to(wide) + residual.to(wide)
     residual.copy_(total)
-    out = total * torch.rsqrt(total.square().mean(dim=-1, keepdim=True) + eps)
-    if weight is not None:
-        out = out * weight.to(wide)
-    return out.to(x.dtype)
+    return normalised(total, weight, eps).to(x.dtype)
 
 
 @fused_add_rms_norm.register_fake
 def _(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, eps: float = 1e-6) -> torch.Tensor:
-    check.dtype("x", x, (torch.float32, torch.bfloat16, torch.float16), reference=(torch.float64,))
-    check.that(x.dim() >= 1, "x", "rank 1 or more", f"shape {tuple(x.shape)}")
+    out = checked(check, x, weight, eps)
     check.dtype("residual", residual, (x.dtype,))
     check.shape("residual", residual, x.shape, hint="fused_add_rms_norm does not broadcast")
-    if weight is not None:
-        dtypes = (torch.float32,) if x.dtype == torch.float32 else (x.dtype, torch.float32)
-        check.dtype("weight", weight, dtypes)
-        check.shape("weight", weight, x.shape[-1:], hint="weight must match the last dimension of x")
-    check.finite("eps", eps)
-    check.that(eps >= 0, "eps", "a number that is not negative", eps)
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
+    return out
 
 
 fused_add_rms_norm.register_sharding("rows", operands={"x": -2, "residual": -2}, results=[-2])

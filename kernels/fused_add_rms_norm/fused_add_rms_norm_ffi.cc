@@ -1,9 +1,7 @@
 // Checks and the two handlers of fused_add_rms_norm(x, residual(a!), weight?, eps) -> out. See fused_add_rms_norm.h.
-#include "common/checks.h"
 #include "common/cuda.h"
-#include "common/dtype.h"
 #include "common/op_table.h"
-#include "common/parallel.h"
+#include "common/rms_norm_ffi.h"
 #include "fused_add_rms_norm/fused_add_rms_norm.h"
 
 namespace {
@@ -13,28 +11,11 @@ constexpr char kOp[] = "fused_add_rms_norm";
 // Checks the arguments and fills in what both platforms' functions take.
 ffi::Error MakeParams(ffi::AnyBuffer x, ffi::AnyBuffer residual, std::optional<ffi::AnyBuffer> weight,
                       ffi::AnyBuffer new_residual, ffi::AnyBuffer out, double eps, fused_add_rms_norm::Params* params) {
-  PYXLA_RETURN_IF_ERROR(pyxla::CheckDtype(kOp, "x", x, {ffi::F32, ffi::BF16, ffi::F16}));
-  const auto dims = x.dimensions();
-  if (dims.size() == 0) return pyxla::Mismatch(kOp, "x", "rank 1 or more", "shape ()");
-  const int64_t hidden = dims[dims.size() - 1];
+  PYXLA_RETURN_IF_ERROR(pyxla::MakeRmsNormParams(kOp, x, weight, out, eps, params));
   PYXLA_RETURN_IF_ERROR(pyxla::CheckDtype(kOp, "residual", residual, {x.element_type()}));
-  PYXLA_RETURN_IF_ERROR(pyxla::CheckShape(kOp, "residual", residual, dims));
+  PYXLA_RETURN_IF_ERROR(pyxla::CheckShape(kOp, "residual", residual, x.dimensions()));
   PYXLA_RETURN_IF_ERROR(pyxla::CheckInPlace(kOp, "residual", residual, new_residual));
-  if (weight) {
-    PYXLA_RETURN_IF_ERROR(pyxla::CheckDtype(kOp, "weight", *weight, {x.element_type(), ffi::F32}));
-    PYXLA_RETURN_IF_ERROR(pyxla::CheckShape(kOp, "weight", *weight, {hidden}));
-  }
-  PYXLA_RETURN_IF_ERROR(pyxla::CheckDtype(kOp, "out", out, {x.element_type()}));
-  PYXLA_RETURN_IF_ERROR(pyxla::CheckShape(kOp, "out", out, dims));
-  *params = {.x = x.untyped_data(),
-             .residual = residual.untyped_data(),
-             .weight = weight ? weight->untyped_data() : nullptr,
-             .out = out.untyped_data(),
-             .rows = hidden == 0 ? 0 : static_cast<int64_t>(x.element_count()) / hidden,
-             .hidden = hidden,
-             .eps = eps,
-             .dtype = pyxla::FloatTypeOf(x.element_type()),
-             .weight_dtype = pyxla::FloatTypeOf((weight ? *weight : x).element_type())};
+  params->residual = residual.untyped_data();
   return ffi::Error::Success();
 }
 
@@ -42,11 +23,7 @@ ffi::Error Host(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer residual,
                 ffi::Result<ffi::AnyBuffer> new_residual, ffi::Result<ffi::AnyBuffer> out, double eps) {
   fused_add_rms_norm::Params params;
   PYXLA_RETURN_IF_ERROR(MakeParams(x, residual, weight, *new_residual, *out, eps, &params));
-  constexpr int64_t kElementsPerPiece = 1 << 17;
-  const int64_t rows_per_piece = kElementsPerPiece / std::max<int64_t>(params.hidden, 1);
-  pyxla::ParallelFor(pool, params.rows, rows_per_piece,
-                     [&](int64_t begin, int64_t end) { fused_add_rms_norm::FusedAddRmsNormHost(params, begin, end); });
-  return ffi::Error::Success();
+  return pyxla::RmsNormOnHost(pool, params, fused_add_rms_norm::FusedAddRmsNormHost);
 }
 
 XLA_FFI_DEFINE_HANDLER(kHost, Host,

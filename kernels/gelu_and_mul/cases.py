@@ -1,31 +1,10 @@
-"""Inputs of gelu_and_mul, for its test and its benchmark; each with its reason."""
+"""Inputs of gelu_and_mul: those of every gated activation, and of its two approximations; each with its reason."""
 
+import pyxla_kernels.common.gated_cases as gated
 import torch
 
-from pyxla.benchmark import Bench, nbytes
+from pyxla.benchmark import Bench
 from pyxla.testing import BadInput, Case
-
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-SHAPES = {
-    "1x2": ((1, 2), "one element"),
-    "3x10": ((3, 10), "d odd and shorter than a vector: one element per thread"),
-    "2x3x128": ((2, 3, 128), "leading dimensions are flattened; rows of whole vectors"),
-    "7x24008": ((7, 24008), "d is no multiple of eight; pieces that begin inside a row"),
-    "0x64": ((0, 64), "no row"),
-    "2x0": ((2, 0), "rows without elements"),
-    "16": ((16,), "rank 1: a single row without leading dimension"),
-}
-
-
-def arguments(generator: torch.Generator, shape: tuple[int, ...], dtype: torch.dtype, approximate: str) -> dict:
-    """Gates on the bend and far out on both sides; every row's factors have their own size: a wrong half shows."""
-    gate, up = (torch.randn((*shape[:-1], shape[-1] // 2), generator=generator) for _ in range(2))
-    gate = 4 * gate
-    if gate.shape[-1] > 3:
-        gate[..., 0], gate[..., -1] = 50, -100
-    if len(shape) > 1:
-        up = up * torch.logspace(-2, 2, shape[0]).reshape(-1, *[1] * (len(shape) - 1))
-    return {"x": torch.cat([gate, up], dim=-1).to(dtype), "approximate": approximate}
 
 
 def torch_gelu_and_mul(x: torch.Tensor, approximate: str) -> torch.Tensor:
@@ -34,73 +13,41 @@ def torch_gelu_and_mul(x: torch.Tensor, approximate: str) -> torch.Tensor:
     return torch.nn.functional.gelu(gate, approximate=approximate) * up
 
 
-CASES = (
-    [
-        Case(
-            f"{name}-{shape_name}",
-            why,
-            lambda g, shape=shape, dtype=dtype: arguments(g, shape, dtype, "none"),
-            peer=torch_gelu_and_mul,
-        )
-        for name, dtype in DTYPES.items()
-        for shape_name, (shape, why) in SHAPES.items()
-    ]
-    + [
+CASES = [
+    *gated.cases(torch_gelu_and_mul, approximate="none"),
+    *(
         Case(
             f"{name}-tanh",
             "the approximation, in full vectors and a remainder of four",
-            lambda g, dtype=dtype: arguments(g, (5, 2008), dtype, "tanh"),
+            lambda g, dtype=dtype: gated.arguments(g, (5, 2008), dtype, approximate="tanh"),
             peer=torch_gelu_and_mul,
         )
-        for name, dtype in DTYPES.items()
-    ]
-    + [
-        Case(
-            f"f32-zeros-{approximate}",
-            "the bend itself, and -0.0",
-            lambda g, approximate=approximate: changed(
-                x=torch.tensor([[0.0, -0.0, 1.0, 1.0]]), approximate=approximate
-            ),
-        )
-        for approximate in ("none", "tanh")
-    ]
-)
-
-
-def changed(**changes) -> dict:
-    """Good arguments with some of them replaced."""
-    return {"x": torch.ones(2, 8), "approximate": "none"} | changes
-
+        for name, dtype in gated.DTYPES.items()
+    ),
+    *(gated.zeros(f"f32-zeros-{approximate}", approximate=approximate) for approximate in ("none", "tanh")),
+]
 
 BAD_INPUTS = [
-    BadInput(
-        "dtype",
-        lambda g: changed(x=torch.ones(2, 8, dtype=torch.int32)),
-        "gelu_and_mul: x: expected dtype float32 or bfloat16 or float16, got int32",
-    ),
-    BadInput(
-        "rank-0", lambda g: changed(x=torch.tensor(1.0)), "gelu_and_mul: x: expected rank 1 or more, got shape ()"
-    ),
-    BadInput("odd", lambda g: changed(x=torch.ones(2, 7)), "gelu_and_mul: x: expected an even last dimension, got 7"),
+    *gated.bad_inputs("gelu_and_mul", approximate="none"),
     BadInput(
         "approximate",
-        lambda g: changed(approximate="erf"),
+        lambda g: {"x": torch.ones(2, 8), "approximate": "erf"},
         "gelu_and_mul: approximate: expected none or tanh, got erf",
     ),
 ]
 
 
 def bench(name: str, shape: tuple[int, int], approximate: str, why: str, *devices: str) -> Bench:
-    dtype = DTYPES[name]
-    return Bench(
-        f"{name}-{approximate}-{shape[0]}x{shape[1]}",
+    # A function of one number, taken as one, and two products for each element of the result.
+    return gated.bench(
+        f"{name}-{approximate}",
+        shape,
+        gated.DTYPES[name],
         why,
-        lambda g: arguments(g, shape, dtype, approximate),
-        bytes=lambda a: nbytes(a["x"]) * 3 // 2,
-        # A function of one number, taken as one, and two products for each element of the result.
-        operations=lambda a: 3 * a["x"].numel() // 2,
+        *devices,
         peer=torch_gelu_and_mul,
-        devices=devices,
+        operations=3,
+        approximate=approximate,
     )
 
 

@@ -2,29 +2,17 @@
 //   gelu(v) = v * P(v), P the standard normal distribution function; or its approximation by tanh,
 //   gelu(v) = v / 2 * (1 + tanh(u)) = v / (1 + exp(-2 * u)), u = sqrt(2 / pi) * (v + 0.044715 * v^3)
 //
-//   x:   [rows, 2 * d], T, contiguous, read
-//   out: [rows, d], T, contiguous, written
-//
-// T is float, bfloat16 or float16; formed in float and rounded once. Any number of rows, any d.
-// Source: Shazeer, "GLU Variants Improve Transformer", 2020, arXiv:2002.05202 (GEGLU); Hendrycks and
-// Gimpel, "Gaussian Error Linear Units", 2016, arXiv:1606.08415.
-// Test: devtool test gelu_and_mul
+// common/gated.h has x, out and what is formed how. Source: GEGLU, as there; Hendrycks and Gimpel, "Gaussian Error
+// Linear Units", 2016, arXiv:1606.08415. Test: devtool test gelu_and_mul
 #pragma once
 
-#include <cstdint>
-
-#include "common/float_type.h"
+#include "common/gated.h"
 
 namespace gelu_and_mul {
 
 enum class Approximation { kNone, kTanh };
 
-struct Params {
-  const void* x;
-  void* out;
-  int64_t rows;
-  int64_t d;
-  pyxla::FloatType dtype;
+struct Params : pyxla::GatedParams {
   Approximation approximation;
 };
 

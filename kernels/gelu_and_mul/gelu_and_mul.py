@@ -1,6 +1,9 @@
 """gelu_and_mul: the gated activation of GEGLU, with a gradient."""
 
+from functools import partial
+
 import torch
+from pyxla_kernels.common.gated import checked, gradient
 
 from pyxla import Check, accumulation_dtype, custom_op
 
@@ -31,11 +34,9 @@ def gelu_and_mul(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
 
 @gelu_and_mul.register_fake
 def _(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
-    check.dtype("x", x, (torch.float32, torch.bfloat16, torch.float16), reference=(torch.float64,))
-    check.that(x.dim() >= 1, "x", "rank 1 or more", f"shape {tuple(x.shape)}")
-    check.that(x.shape[-1] % 2 == 0, "x", "an even last dimension", x.shape[-1], "x is the gate and its factor, joined")
+    out = checked(check, x)
     check.that(approximate in ("none", "tanh"), "approximate", "none or tanh", approximate)
-    return x.new_empty((*x.shape[:-1], x.shape[-1] // 2))
+    return out
 
 
 def setup_context(ctx, inputs, output) -> None:
@@ -44,14 +45,9 @@ def setup_context(ctx, inputs, output) -> None:
 
 
 def backward(ctx, grad: torch.Tensor):
-    """Gradient of x: of the gate, grad * up * gelu'(gate); of its factor, grad * gelu(gate)."""
-    (x,) = ctx.saved_tensors
-    wide = accumulation_dtype(x.dtype)
-    gate, up = x.to(wide).chunk(2, dim=-1)
-    grad = grad.to(wide)
-    of_gate = torch.ops.aten.gelu_backward(grad * up, gate, approximate=ctx.approximate)
-    of_up = grad * torch.nn.functional.gelu(gate, approximate=ctx.approximate)
-    return torch.cat([of_gate, of_up], dim=-1).to(x.dtype), None
+    (x,), approximate = ctx.saved_tensors, ctx.approximate
+    gelu = partial(torch.nn.functional.gelu, approximate=approximate)
+    return gradient(x, grad, gelu, partial(torch.ops.aten.gelu_backward, approximate=approximate)), None
 
 
 gelu_and_mul.register_autograd(backward, setup_context=setup_context)

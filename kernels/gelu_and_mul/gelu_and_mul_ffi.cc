@@ -1,9 +1,7 @@
 // Checks and the two handlers of gelu_and_mul(x, approximate) -> out. See gelu_and_mul.h.
-#include "common/checks.h"
 #include "common/cuda.h"
-#include "common/dtype.h"
+#include "common/gated_ffi.h"
 #include "common/op_table.h"
-#include "common/parallel.h"
 #include "gelu_and_mul/gelu_and_mul.h"
 
 namespace {
@@ -13,34 +11,19 @@ constexpr char kOp[] = "gelu_and_mul";
 // Checks the arguments and fills in what both platforms' functions take.
 ffi::Error MakeParams(ffi::AnyBuffer x, ffi::AnyBuffer out, std::string_view approximate,
                       gelu_and_mul::Params* params) {
-  PYXLA_RETURN_IF_ERROR(pyxla::CheckDtype(kOp, "x", x, {ffi::F32, ffi::BF16, ffi::F16}));
-  const auto dims = x.dimensions();
-  if (dims.size() == 0) return pyxla::Mismatch(kOp, "x", "rank 1 or more", "shape ()");
-  std::vector<int64_t> shape(dims.begin(), dims.end());
-  if (shape.back() % 2 != 0) return pyxla::Mismatch(kOp, "x", "an even last dimension", shape.back());
-  const int64_t d = shape.back() /= 2;
-  PYXLA_RETURN_IF_ERROR(pyxla::CheckDtype(kOp, "out", out, {x.element_type()}));
-  PYXLA_RETURN_IF_ERROR(pyxla::CheckShape(kOp, "out", out, shape));
+  PYXLA_RETURN_IF_ERROR(pyxla::MakeGatedParams(kOp, x, out, params));
   if (approximate != "none" && approximate != "tanh") {
     return pyxla::Mismatch(kOp, "approximate", "none or tanh", approximate);
   }
-  *params = {
-      .x = x.untyped_data(),
-      .out = out.untyped_data(),
-      .rows = d == 0 ? 0 : static_cast<int64_t>(out.element_count()) / d,
-      .d = d,
-      .dtype = pyxla::FloatTypeOf(x.element_type()),
-      .approximation = approximate == "none" ? gelu_and_mul::Approximation::kNone : gelu_and_mul::Approximation::kTanh};
+  params->approximation =
+      approximate == "none" ? gelu_and_mul::Approximation::kNone : gelu_and_mul::Approximation::kTanh;
   return ffi::Error::Success();
 }
 
 ffi::Error Host(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer> out, std::string_view approximate) {
   gelu_and_mul::Params params;
   PYXLA_RETURN_IF_ERROR(MakeParams(x, *out, approximate, &params));
-  constexpr int64_t kGrain = 1 << 14;
-  pyxla::ParallelFor(pool, params.rows * params.d, kGrain,
-                     [&](int64_t begin, int64_t end) { gelu_and_mul::GeluAndMulHost(params, begin, end); });
-  return ffi::Error::Success();
+  return pyxla::GatedOnHost(pool, params, gelu_and_mul::GeluAndMulHost);
 }
 
 XLA_FFI_DEFINE_HANDLER(kHost, Host,

@@ -2,6 +2,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyxla_kernels.common.checks_on_xla import check_gradient_on_xla, check_nan_stays_in_its_element
 from pyxla_kernels.gelu_and_mul.cases import BAD_INPUTS, CASES
 from pyxla_kernels.gelu_and_mul.gelu_and_mul import gelu_and_mul
 
@@ -29,13 +30,9 @@ def test_reference_against_the_formula_in_float64():
 
 
 def test_a_nan_stays_in_its_element():
-    """Not a case: opcheck takes a NaN for a difference."""
     import torch_xla
 
-    x = torch.tensor([[torch.nan, 2.0, 3.0, 1.0, torch.nan, 1.0]])
-    got = gelu_and_mul(x.to(torch_xla.device())).cpu()
-    assert got.isnan().tolist() == [[True, True, False]]
-    compare("gelu_and_mul", got, gelu_and_mul.reference(x.double()))
+    check_nan_stays_in_its_element(gelu_and_mul, torch_xla.device())
 
 
 @settings(max_examples=30)
@@ -63,15 +60,4 @@ def test_gradcheck(approximate):
 def test_gradient_on_xla(compiled):
     import torch_xla
 
-    x, upstream = torch.randn(5, 48), torch.randn(5, 24)
-
-    def gradient(x, upstream, call):
-        x = x.clone().requires_grad_()
-        (call(x) * upstream).sum().backward()
-        return x.grad
-
-    want = gradient(x.double(), upstream.double(), gelu_and_mul.reference)
-    device = torch_xla.device()
-    call = torch.compile(gelu_and_mul, backend="openxla", fullgraph=True) if compiled else gelu_and_mul
-    got = gradient(x.to(device), upstream.to(device), lambda x: call(x))
-    compare("gelu_and_mul gradient", got.cpu(), want)
+    check_gradient_on_xla(gelu_and_mul, torch_xla.device(), torch.randn(5, 48), compiled=compiled)

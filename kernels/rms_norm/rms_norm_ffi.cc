@@ -16,13 +16,7 @@ ffi::Error Host(ffi::ThreadPool pool, ffi::AnyBuffer x, std::optional<ffi::AnyBu
   return pyxla::RmsNormOnHost(pool, params, rms_norm::RmsNormHost);
 }
 
-XLA_FFI_DEFINE_HANDLER(kHost, Host,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::ThreadPool>()
-                           .Arg<ffi::AnyBuffer>()                 // x
-                           .Arg<std::optional<ffi::AnyBuffer>>()  // weight
-                           .Ret<ffi::AnyBuffer>()                 // out
-                           .Attr<double>("eps"));
+XLA_FFI_DEFINE_HANDLER(kHost, Host, pyxla::BindRmsNorm<ffi::ThreadPool>());
 
 #if PYXLA_WITH_CUDA
 ffi::Error Cuda(cudaStream_t stream, ffi::AnyBuffer x, std::optional<ffi::AnyBuffer> weight,
@@ -32,13 +26,7 @@ ffi::Error Cuda(cudaStream_t stream, ffi::AnyBuffer x, std::optional<ffi::AnyBuf
   return PYXLA_CUDA_STATUS(kOp, rms_norm::LaunchRmsNorm(stream, params));
 }
 
-XLA_FFI_DEFINE_HANDLER(kCuda, Cuda,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::PlatformStream<cudaStream_t>>()
-                           .Arg<ffi::AnyBuffer>()                 // x
-                           .Arg<std::optional<ffi::AnyBuffer>>()  // weight
-                           .Ret<ffi::AnyBuffer>()                 // out
-                           .Attr<double>("eps"),
+XLA_FFI_DEFINE_HANDLER(kCuda, Cuda, pyxla::BindRmsNorm<ffi::PlatformStream<cudaStream_t>>(),
                        {ffi::Traits::kCmdBufferCompatible});
 #endif
 

@@ -2,6 +2,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyxla_kernels.common.checks_on_xla import check_gradient_on_xla
 from pyxla_kernels.rms_norm.cases import BAD_INPUTS, CASES
 from pyxla_kernels.rms_norm.rms_norm import rms_norm
 
@@ -66,19 +67,9 @@ def test_gradcheck(weighted):
 def test_gradient_on_xla(compiled):
     import torch_xla
 
-    x, weight, upstream = torch.randn(5, 24), torch.randn(24), torch.randn(5, 24)
-
-    def gradients(x, weight, upstream, call):
-        x, weight = x.clone().requires_grad_(), weight.clone().requires_grad_()
-        (call(x, weight) * upstream).sum().backward()
-        return x.grad, weight.grad
-
-    want = gradients(x.double(), weight.double(), upstream.double(), lambda x, w: rms_norm.reference(x, w, 1e-6))
-    device = torch_xla.device()
-    call = torch.compile(rms_norm, backend="openxla", fullgraph=True) if compiled else rms_norm
-    got = gradients(x.to(device), weight.to(device), upstream.to(device), lambda x, w: call(x, w))
-    for g, w in zip(got, want, strict=True):
-        compare("rms_norm gradient", g.cpu(), w, roundings=64)
+    check_gradient_on_xla(
+        rms_norm, torch_xla.device(), torch.randn(5, 24), torch.randn(24), compiled=compiled, roundings=64
+    )
 
 
 def test_transposed_and_sliced_operands():

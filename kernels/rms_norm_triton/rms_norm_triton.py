@@ -8,20 +8,18 @@ from pyxla import Check, custom_op
 
 @custom_op
 def rms_norm_triton(x: torch.Tensor, weight: torch.Tensor | None, eps: float = 1e-6) -> torch.Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight over the last dimension.
+    """What rms_norm computes, with its arguments and errors.
 
     Args:
-        x: [..., hidden]; float32, bfloat16 or float16.
-        weight: [hidden], x's dtype or float32; None leaves it out.
-        eps: added to the mean of the squares; finite and not negative.
+        x, weight, eps: as in rms_norm.
 
     Returns:
-        As x. Formed in float32 or better and rounded once.
+        As rms_norm.
 
     Raises:
-        ArgumentError: another dtype (CPU and CUDA tensors may be float64) or rank, weight's shape, eps.
+        ArgumentError: as rms_norm.
 
-    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, arXiv:1910.07467.
+    Source: as rms_norm.
     """
     return normalised(x, weight, eps)
 

@@ -17,13 +17,7 @@ ffi::Error Host(ffi::ThreadPool pool, ffi::AnyBuffer x, std::optional<ffi::AnyBu
   return pyxla::RmsNormOnHost(pool, params, rms_norm_triton::RmsNormHost);
 }
 
-XLA_FFI_DEFINE_HANDLER(kHost, Host,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::ThreadPool>()
-                           .Arg<ffi::AnyBuffer>()                 // x
-                           .Arg<std::optional<ffi::AnyBuffer>>()  // weight
-                           .Ret<ffi::AnyBuffer>()                 // out
-                           .Attr<double>("eps"));
+XLA_FFI_DEFINE_HANDLER(kHost, Host, pyxla::BindRmsNorm<ffi::ThreadPool>());
 
 #if PYXLA_WITH_CUDA
 ffi::Error Cuda(cudaStream_t stream, ffi::AnyBuffer x, std::optional<ffi::AnyBuffer> weight,
@@ -36,13 +30,7 @@ ffi::Error Cuda(cudaStream_t stream, ffi::AnyBuffer x, std::optional<ffi::AnyBuf
                                                     params.hidden, params.eps);
 }
 
-XLA_FFI_DEFINE_HANDLER(kCuda, Cuda,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::PlatformStream<cudaStream_t>>()
-                           .Arg<ffi::AnyBuffer>()                 // x
-                           .Arg<std::optional<ffi::AnyBuffer>>()  // weight
-                           .Ret<ffi::AnyBuffer>()                 // out
-                           .Attr<double>("eps"),
+XLA_FFI_DEFINE_HANDLER(kCuda, Cuda, pyxla::BindRmsNorm<ffi::PlatformStream<cudaStream_t>>(),
                        {ffi::Traits::kCmdBufferCompatible});
 #endif
 

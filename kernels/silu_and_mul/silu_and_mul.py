@@ -1,10 +1,9 @@
 """silu_and_mul: the gated activation of SwiGLU, with a gradient."""
 
 import torch
+from pyxla_kernels.common.gated import checked, gradient
 
 from pyxla import Check, accumulation_dtype, custom_op
-
-check = Check("silu_and_mul")
 
 
 @custom_op
@@ -28,10 +27,7 @@ def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
 
 @silu_and_mul.register_fake
 def _(x: torch.Tensor) -> torch.Tensor:
-    check.dtype("x", x, (torch.float32, torch.bfloat16, torch.float16), reference=(torch.float64,))
-    check.that(x.dim() >= 1, "x", "rank 1 or more", f"shape {tuple(x.shape)}")
-    check.that(x.shape[-1] % 2 == 0, "x", "an even last dimension", x.shape[-1], "x is the gate and its factor, joined")
-    return x.new_empty((*x.shape[:-1], x.shape[-1] // 2))
+    return checked(Check("silu_and_mul"), x)
 
 
 def setup_context(ctx, inputs, output) -> None:
@@ -39,13 +35,7 @@ def setup_context(ctx, inputs, output) -> None:
 
 
 def backward(ctx, grad: torch.Tensor) -> torch.Tensor:
-    """Gradient of x: of the gate, grad * up * silu'(gate); of its factor, grad * silu(gate)."""
-    (x,) = ctx.saved_tensors
-    wide = accumulation_dtype(x.dtype)
-    gate, up = x.to(wide).chunk(2, dim=-1)
-    grad = grad.to(wide)
-    of_gate = torch.ops.aten.silu_backward(grad * up, gate)
-    return torch.cat([of_gate, grad * torch.nn.functional.silu(gate)], dim=-1).to(x.dtype)
+    return gradient(*ctx.saved_tensors, grad, torch.nn.functional.silu, torch.ops.aten.silu_backward)
 
 
 silu_and_mul.register_autograd(backward, setup_context=setup_context)

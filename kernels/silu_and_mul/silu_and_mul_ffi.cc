@@ -1,40 +1,17 @@
-// Checks and the two handlers of silu_and_mul(x) -> out. See silu_and_mul.h.
-#include "common/checks.h"
+// The two handlers of silu_and_mul(x) -> out. See silu_and_mul.h.
 #include "common/cuda.h"
-#include "common/dtype.h"
+#include "common/gated_ffi.h"
 #include "common/op_table.h"
-#include "common/parallel.h"
 #include "silu_and_mul/silu_and_mul.h"
 
 namespace {
 
 constexpr char kOp[] = "silu_and_mul";
 
-// Checks the arguments and fills in what both platforms' functions take.
-ffi::Error MakeParams(ffi::AnyBuffer x, ffi::AnyBuffer out, silu_and_mul::Params* params) {
-  PYXLA_RETURN_IF_ERROR(pyxla::CheckDtype(kOp, "x", x, {ffi::F32, ffi::BF16, ffi::F16}));
-  const auto dims = x.dimensions();
-  if (dims.size() == 0) return pyxla::Mismatch(kOp, "x", "rank 1 or more", "shape ()");
-  std::vector<int64_t> shape(dims.begin(), dims.end());
-  if (shape.back() % 2 != 0) return pyxla::Mismatch(kOp, "x", "an even last dimension", shape.back());
-  const int64_t d = shape.back() /= 2;
-  PYXLA_RETURN_IF_ERROR(pyxla::CheckDtype(kOp, "out", out, {x.element_type()}));
-  PYXLA_RETURN_IF_ERROR(pyxla::CheckShape(kOp, "out", out, shape));
-  *params = {.x = x.untyped_data(),
-             .out = out.untyped_data(),
-             .rows = d == 0 ? 0 : static_cast<int64_t>(out.element_count()) / d,
-             .d = d,
-             .dtype = pyxla::FloatTypeOf(x.element_type())};
-  return ffi::Error::Success();
-}
-
 ffi::Error Host(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer> out) {
   silu_and_mul::Params params;
-  PYXLA_RETURN_IF_ERROR(MakeParams(x, *out, &params));
-  constexpr int64_t kGrain = 1 << 14;
-  pyxla::ParallelFor(pool, params.rows * params.d, kGrain,
-                     [&](int64_t begin, int64_t end) { silu_and_mul::SiluAndMulHost(params, begin, end); });
-  return ffi::Error::Success();
+  PYXLA_RETURN_IF_ERROR(pyxla::MakeGatedParams(kOp, x, *out, &params));
+  return pyxla::GatedOnHost(pool, params, silu_and_mul::SiluAndMulHost);
 }
 
 XLA_FFI_DEFINE_HANDLER(kHost, Host,
@@ -46,7 +23,7 @@ XLA_FFI_DEFINE_HANDLER(kHost, Host,
 #if PYXLA_WITH_CUDA
 ffi::Error Cuda(cudaStream_t stream, ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer> out) {
   silu_and_mul::Params params;
-  PYXLA_RETURN_IF_ERROR(MakeParams(x, *out, &params));
+  PYXLA_RETURN_IF_ERROR(pyxla::MakeGatedParams(kOp, x, *out, &params));
   return PYXLA_CUDA_STATUS(kOp, silu_and_mul::LaunchSiluAndMul(stream, params));
 }
 
