@@ -73,6 +73,9 @@ def _make(root: Path, folder: Path, upgrade: bool) -> dict[str, str]:
     for name in _SETS:
         for path in (root / "requirements").glob(f"{name}.*"):
             shutil.copyfile(path, folder / path.name)
+    # What uv finds in its folder it adds to the user's own settings.
+    if (settings := root / "requirements/uv.toml").exists():
+        shutil.copyfile(settings, folder / settings.name)
     anew = ("--upgrade",) if upgrade else ()
     for name, options in _SETS.items():
         click.echo(f"lock: resolving requirements/{name}.in", err=True)

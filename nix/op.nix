@@ -1,5 +1,5 @@
 # One op folder -> $out/lib/lib<op>.so and its manifest, by kernels/CMakeLists.txt.
-{ pkgs, toolchain, triton, configured, version, cuda }:
+{ pkgs, toolchain, triton, wrappedWheel, configured, version, cuda }:
 { op, kernels }:
 let
   inherit (pkgs) lib;
@@ -13,6 +13,11 @@ let
       builtins.match "[^/]*\\.(h|cuh|cc|cu)|triton_kernels\\.py|wrapped\\.json|vendor(/.*)?" relative != null;
   };
   isTriton = builtins.pathExists (folder + "/triton_kernels.py");
+  description = folder + "/wrapped.json";
+  wrapped = if builtins.pathExists description then builtins.fromJSON (builtins.readFile description) else { };
+  # In CUDA code alone.
+  headers = if cuda && wrapped ? wheel then wrappedWheel wrapped.wheel else null;
+  sites = lib.optionals (isTriton && triton != null) [ triton ] ++ lib.optionals (headers != null) [ headers ];
 in
 pkgs.gcc12Stdenv.mkDerivation {
   pname = "pyxla-${op}" + pkgs.lib.optionalString (!cuda) "-cpu";
@@ -23,7 +28,7 @@ pkgs.gcc12Stdenv.mkDerivation {
   nativeBuildInputs = [ toolchain ];
   # nixpkgs' linker would write its own folders into the library.
   NIX_DONT_SET_RPATH = "1";
-  PYTHONPATH = "${toolchain}/site" + lib.optionalString (isTriton && triton != null) ":${triton}/site";
+  PYTHONPATH = lib.concatMapStringsSep ":" (site: "${site}/site") ([ toolchain ] ++ sites);
 
   buildPhase = ''
     cp -r --no-preserve=mode ${import ./recipe.nix} kernels

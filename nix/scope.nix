@@ -18,7 +18,8 @@ let
       toolchain = import ./toolchain.nix { inherit pkgs python wheels cuda; };
       configured = import ./configured.nix { inherit pkgs toolchain; };
       triton = if cuda then import ./triton.nix { inherit pkgs python wheels; } else null;
-      buildOp = import ./op.nix { inherit pkgs toolchain triton configured version cuda; };
+      wrappedWheel = import ./wrapped_wheel.nix { inherit pkgs python wheels; };
+      buildOp = import ./op.nix { inherit pkgs toolchain triton wrappedWheel configured version cuda; };
       packagesOf = { kernels }:
         let
           ops = lib.genAttrs (import ./ops.nix kernels) (op: buildOp { inherit op kernels; });

@@ -5,13 +5,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyxla_kernels.paged_attention.batches import arguments, integers, sequences
+from pyxla_kernels.common.custom_calls import call_handler, to_xla
+from pyxla_kernels.common.paged_attention_batches import arguments, integers, sequences
 from pyxla_kernels.paged_attention.cases import BAD_INPUTS, CASES, LSE_CASES, RAGGED, changed
 from pyxla_kernels.paged_attention.paged_attention import paged_attention, paged_attention_lse
 
 from pyxla import ArgumentError, PyxlaError, sync, testing
 from pyxla.compare import compare
-from pyxla.custom_call import CustomCall, attributes, tensor_type
 
 AT_RUN_TIME = [bad for bad in BAD_INPUTS if bad.at_run_time]
 BEFORE = [bad for bad in BAD_INPUTS if not bad.at_run_time]
@@ -25,18 +25,6 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-def to_xla(arguments: dict) -> dict:
-    """The arguments on the device, arrived there: a handler's error is raised when the graph runs only if its operands
-    are there by then; else it stays in the result, and reading that ends the process."""
-    import torch_xla
-
-    moved = {n: v.to(torch_xla.device()) if torch.is_tensor(v) else v for n, v in arguments.items()}
-    for v in moved.values():
-        if torch.is_tensor(v):
-            v.cpu()
-    return moved
 
 
 def on_xla(arguments: dict) -> torch.Tensor:
@@ -133,24 +121,10 @@ def test_value_out_of_range(bad):
 @pytest.mark.parametrize("op", [paged_attention, paged_attention_lse], ids=lambda op: op.name)
 def test_handler_checks_what_python_checks(op, bad):
     """A custom call that some other program built gets the same message from the handler."""
-    import torch_xla
-
-    a = to_xla(bad.arguments())
-    operands = [a[s.name] for s in op.schema.tensors]
-    attribute_slots = op.schema.attributes
-    out, lse = tensor_type(op.name, "", a["query"]), f"tensor<{a['query'].shape[0]}x{a['query'].shape[1]}xf32>"
-    call = CustomCall(
-        target=op.target,
-        operands=tuple(None if t is None else tensor_type(op.name, "", t) for t in operands),
-        results=(out, lse)[: op.schema.result_count],
-        attributes=attributes({s.name: s.kind for s in attribute_slots}, [a[s.name] for s in attribute_slots]),
-        workspace=0,
-    )
-    present = [t for t in operands if t is not None]
+    rows, heads = bad.arguments()["query"].shape[:2]
+    lse = [f"tensor<{rows}x{heads}xf32>"] if op.schema.result_count == 2 else []
     with pytest.raises(PyxlaError, match=re.escape(bad.message.replace("paged_attention", op.name))):
-        result = torch_xla._XLAC._xla_user_computation("xla_gpu::test", present, call.computation())
-        sync()
-    del result
+        call_handler(op, to_xla(bad.arguments()), lse)
 
 
 # One set of shapes for all of hypothesis' batches: XLA compiles once per dtype and attribute.

@@ -1,6 +1,6 @@
 // Attention of one tile: some query rows of one kv head against a range of keys, on one thread.
 //
-// No include guard: paged_attention_host.cc includes this once per instruction set and defines before each
+// No include guard: paged_attention_host.h includes this once per instruction set and defines before each
 //   PA_NAMESPACE  a name for what is compiled here
 //   PA_TARGET     the function attribute that selects the instruction set
 //   PA_LANES      floats per vector register
@@ -8,9 +8,9 @@
 // Rows are pairs of token and head of the group, row = token * group + head, so that a decode step with grouped heads
 // and a long prefill are the same problem: a matrix of rows against the keys and values of one kv head.
 
-#include "paged_attention/paged_attention_simd.h"
+#include "common/paged_attention_simd.h"
 
-namespace paged_attention::PA_NAMESPACE {
+namespace pyxla::paged_attention_host::PA_NAMESPACE {
 
 // Asks for a row of the cache before it is needed: rows of one head lie too far apart for the hardware to foresee.
 template <typename T>
@@ -190,7 +190,7 @@ PA_FUNCTION void AttendTile(const Params& p, const Tile& tile, float* buffer, fl
   }
 }
 
-}  // namespace paged_attention::PA_NAMESPACE
+}  // namespace pyxla::paged_attention_host::PA_NAMESPACE
 
 #undef PA_FUNCTION
 #undef PA_INLINE

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from pyxla_kernels.paged_attention.batches import integers, torch_attention
+from pyxla_kernels.common.paged_attention_batches import integers, torch_attention
 
 from pyxla.benchmark import Bench, nbytes
 

@@ -2,7 +2,7 @@
 //
 // No include guard: part of paged_attention_tile.h, which says what PA_NAMESPACE, PA_TARGET and PA_LANES are.
 
-namespace paged_attention::PA_NAMESPACE {
+namespace pyxla::paged_attention_host::PA_NAMESPACE {
 
 #define PA_FUNCTION PA_TARGET static
 #define PA_INLINE PA_TARGET __attribute__((always_inline)) static inline
@@ -171,4 +171,4 @@ PA_FUNCTION __attribute__((noinline)) void Multiply(int rows, const float* a, in
   }
 }
 
-}  // namespace paged_attention::PA_NAMESPACE
+}  // namespace pyxla::paged_attention_host::PA_NAMESPACE

@@ -1,0 +1,143 @@
+"""What paged_attention and the other ops that compute it share: reference, checks and the fake function."""
+
+from dataclasses import dataclass
+
+import torch
+
+from pyxla import Check, accumulation_dtype
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Those of paged_attention; an op that does not take one of the last leaves it None."""
+
+    query: torch.Tensor
+    kv_cache: torch.Tensor
+    context_lens: torch.Tensor
+    block_tables: torch.Tensor
+    query_start_loc: torch.Tensor
+    num_seqs: torch.Tensor
+    scale: float
+    sliding_window: int | None = None
+    soft_cap: float | None = None
+    alibi_slopes: torch.Tensor | None = None
+    sinks: torch.Tensor | None = None
+    kv_scales: torch.Tensor | None = None
+
+
+def attend(check: Check, a: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
+    """The reference: the result and the logarithm of the softmax's sums."""
+    if a.query.device.type == "cpu":
+        check_values(check, a)
+    wide = accumulation_dtype(a.query.dtype)
+    tokens, heads, head_dim = a.query.shape
+    cache = a.kv_cache.unflatten(3, (-1, head_dim)) if a.kv_cache.dim() == 4 else a.kv_cache
+    # torch does not index float8 on the CPU, but its bytes.
+    stored = cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
+    block_size, kv_heads = cache.shape[2], cache.shape[3]
+    starts = a.query_start_loc.tolist()
+    out = torch.zeros_like(a.query, memory_format=torch.contiguous_format)
+    lse = torch.full((tokens, heads), -torch.inf, dtype=wide, device=a.query.device)
+    for seq, length in enumerate(a.context_lens.tolist()[: int(a.num_seqs)]):
+        new_tokens = starts[seq + 1] - starts[seq]
+        if new_tokens == 0:
+            continue
+        window = length if a.sliding_window is None else a.sliding_window
+        # Keys and values that the sequence's new tokens see.
+        seen = torch.arange(max(0, length - new_tokens + 1 - window), length, device=a.query.device)
+        blocks = a.block_tables[seq, seen // block_size].long()
+        gathered = stored[:, blocks, seen % block_size].view(cache.dtype).to(wide)
+        if a.kv_scales is not None:
+            gathered = gathered * a.kv_scales.to(wide)[:, None, :, None]
+        gathered = gathered.repeat_interleave(heads // kv_heads, dim=2)
+        for row in range(starts[seq], starts[seq + 1]):
+            # Cut to what this token sees, without a mask: a masked NaN would still be multiplied by zero.
+            end = len(seen) - (starts[seq + 1] - 1 - row)
+            keys, values = gathered[:, max(0, end - window) : end]
+            logits = torch.einsum("hd,khd->hk", a.query[row].to(wide), keys) * a.scale
+            if a.soft_cap is not None:
+                logits = a.soft_cap * torch.tanh(logits / a.soft_cap)
+            if a.alibi_slopes is not None:
+                distance = torch.arange(1 - len(keys), 1, device=a.query.device)
+                logits = logits + a.alibi_slopes.to(wide)[:, None] * distance
+            if a.sinks is not None:
+                logits = torch.cat([logits, a.sinks.to(wide)[:, None]], dim=1)
+            weights = logits.softmax(dim=-1)[:, : len(keys)]
+            out[row] = torch.einsum("hk,khd->hd", weights, values).to(a.query.dtype)
+            lse[row] = logits.logsumexp(dim=-1)
+    return out, lse
+
+
+def infer_results(check: Check, a: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
+    """The fake function: the checks, for the op that `check` names, and the results, empty."""
+    check.dtype("query", a.query, (torch.float32, torch.bfloat16, torch.float16), reference=(torch.float64,))
+    check.rank("query", a.query, 3)
+    tokens, heads, head_dim = a.query.shape
+    supported = head_dim % 8 == 0 and 8 <= head_dim <= 256
+    check.that(supported, "query", "a last dimension of 8, 16, ... 256", head_dim)
+
+    check.dtype("kv_cache", a.kv_cache, (a.query.dtype, torch.float8_e4m3fn))
+    shape = tuple(a.kv_cache.shape)
+    check.that(len(shape) in (4, 5), "kv_cache", "rank 4 or 5", f"shape {shape}")
+    check.that(shape[0] == 2, "kv_cache", "a first dimension of 2, keys and values", shape[0])
+    check.that(1 <= shape[2] <= 256, "kv_cache", "a block size in [1, 256]", shape[2])
+    fits = shape[3] % head_dim == 0 if len(shape) == 4 else shape[4] == head_dim
+    check.that(fits, "kv_cache", f"heads of query's size {head_dim}", f"shape {shape}")
+    kv_heads = shape[3] // head_dim if len(shape) == 4 else shape[3]
+    grouped = kv_heads >= 1 and heads >= 1 and heads % kv_heads == 0
+    check.that(grouped, "query", f"a positive multiple of {kv_heads} kv heads", heads)
+
+    check.dtype("context_lens", a.context_lens, (torch.int32,))
+    check.rank("context_lens", a.context_lens, 1)
+    seqs = a.context_lens.shape[0]
+    check.dtype("block_tables", a.block_tables, (torch.int32,))
+    check.rank("block_tables", a.block_tables, 2)
+    check.shape("block_tables", a.block_tables, (seqs, a.block_tables.shape[1]))
+    check.dtype("query_start_loc", a.query_start_loc, (torch.int32,))
+    check.shape("query_start_loc", a.query_start_loc, (seqs + 1,))
+    check.dtype("num_seqs", a.num_seqs, (torch.int32,))
+    check.shape("num_seqs", a.num_seqs, (1,))
+
+    floats = {
+        "alibi_slopes": (a.alibi_slopes, (heads,)),
+        "sinks": (a.sinks, (heads,)),
+        "kv_scales": (a.kv_scales, (2, kv_heads)),
+    }
+    for name, (tensor, expected) in floats.items():
+        if tensor is not None:
+            check.dtype(name, tensor, (torch.float32,), reference=(torch.float64,))
+            check.shape(name, tensor, expected)
+    unscaled = a.kv_scales is None or a.kv_cache.dtype == torch.float8_e4m3fn
+    check.that(unscaled, "kv_scales", "none, as kv_cache is not float8_e4m3fn", "a tensor")
+
+    check.finite("scale", a.scale)
+    check.that(
+        a.sliding_window is None or a.sliding_window >= 1, "sliding_window", "a count of 1 or more", a.sliding_window
+    )
+    capped = a.soft_cap is None or 0 < a.soft_cap < float("inf")
+    check.that(capped, "soft_cap", "a finite number above 0", a.soft_cap)
+    lse = torch.empty(tokens, heads, dtype=accumulation_dtype(a.query.dtype), device=a.query.device)
+    return torch.empty_like(a.query, memory_format=torch.contiguous_format), lse
+
+
+def check_values(check: Check, a: Arguments) -> None:
+    """Raises ArgumentError for a length, row or block id out of range, as CheckPagedAttentionValues in C++."""
+    blocks, block_size = a.kv_cache.shape[1:3]
+    (count,), starts, lengths = a.num_seqs.tolist(), a.query_start_loc.tolist(), a.context_lens.tolist()
+    check.that(0 <= count <= len(lengths), "num_seqs", f"a count in [0, {len(lengths)}]", count)
+    check.that(starts[0] == 0, "query_start_loc", 0, f"{starts[0]} at index 0")
+    for seq, length in enumerate(lengths[:count]):
+        start, end = starts[seq : seq + 2]
+        in_order = start <= end <= a.query.shape[0]
+        check.that(in_order, "query_start_loc", f"a row in [{start}, {a.query.shape[0]}]", f"{end} at index {seq + 1}")
+        new_tokens, most = end - start, a.block_tables.shape[1] * block_size
+        fits = new_tokens <= length <= most
+        check.that(fits, "context_lens", f"a length in [{new_tokens}, {most}]", f"{length} at sequence {seq}")
+        if new_tokens == 0:
+            continue
+        # Blocks that the sequence's first new token does not see are not read.
+        first = 0 if a.sliding_window is None else max(0, length - new_tokens - a.sliding_window + 1)
+        for index in range(first // block_size, -(-length // block_size)):
+            block = int(a.block_tables[seq, index])
+            where = f"{block} at sequence {seq}, index {index}"
+            check.that(0 <= block < blocks, "block_tables", f"a block id in [0, {blocks})", where)

@@ -1,0 +1,238 @@
+"""Inputs of paged_attention and of the other ops that compute it, for their tests; each with its reason."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pyxla_kernels.common.paged_attention_batches import arguments, integers, torch_attention
+
+from pyxla.testing import BadInput, Case
+
+F32, BF16, F16, F8 = torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn
+
+# (new tokens, context) of each sequence.
+RAGGED = ((1, 97), (40, 40), (1, 16), (0, 33), (17, 50), (1, 1), (5, 130), (0, 0))
+# Three ranges of keys on the host, whose shares are merged.
+LONG = ((1, 2100), (3, 1025))
+# All options at once: each has its place in the order of the others.
+ALL_OPTIONS = {
+    "soft_cap": 5.0,
+    "alibi": True,
+    "sliding_window": 30,
+    "sinks": True,
+    "cache_dtype": F8,
+    "scaled": True,
+    "padding": (3, 2),
+}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A case before its arguments are made, so that an op can tell whether it takes them.
+
+    Attributes:
+        lengths: (new tokens, context) of each sequence.
+        options: of `arguments`; `roundings` of a case.
+    """
+
+    name: str
+    why: str
+    lengths: Iterable[tuple[int, int]]
+    dtype: torch.dtype
+    options: dict[str, Any]
+    roundings: int = 16
+
+    def case(self, has_lse: bool = False) -> Case:
+        """With torch's attention as peer where that has all that the case needs."""
+        has_peer = not has_lse and not self.options.keys() & {"soft_cap", "alibi", "sinks", "cache_dtype"}
+        return Case(
+            self.name,
+            self.why,
+            lambda g: arguments(g, self.lengths, self.dtype, **self.options),
+            peer=torch_attention if has_peer else None,
+            roundings=self.roundings,
+        )
+
+
+def batch(
+    name: str, why: str, lengths: Iterable[tuple[int, int]], dtype: torch.dtype, roundings: int = 16, **options: Any
+) -> Batch:
+    return Batch(name, why, lengths, dtype, options, roundings)
+
+
+def shared_prefix(dtype: torch.dtype) -> Case:
+    """Three sequences whose first two blocks are the same ones."""
+
+    def build(generator: torch.Generator) -> dict:
+        a = arguments(generator, [(3, 40), (1, 48), (20, 41)], dtype, block_size=8)
+        a["block_tables"][:, :2] = a["block_tables"][0, :2]
+        return a
+
+    return Case("shared-prefix", "block ids repeat across sequences", build, peer=torch_attention)
+
+
+BATCHES = [
+    *(
+        batch(
+            f"ragged-{name}",
+            "prefills, decodes and padding in one batch: the op's main job",
+            RAGGED,
+            dtype,
+            padding=(3, 2),
+        )
+        for name, dtype in {"f32": F32, "bf16": BF16, "f16": F16}.items()
+    ),
+    batch("page-1", "a block per token", RAGGED, BF16, block_size=1),
+    batch("page-8", "several blocks per vector of keys", RAGGED, F16, block_size=8),
+    batch("page-32", "context 33: one slot of the second block", ((1, 33), (33, 33), (2, 32)), F32, block_size=32),
+    batch("page-128", "a block as long as the host's tile of keys", ((1, 200), (9, 129)), BF16, block_size=128),
+    batch(
+        "page-256", "the largest block; contexts around its end", ((1, 256), (3, 257), (2, 255)), F16, block_size=256
+    ),
+    batch("d-8", "one vector of a row, one lane of a warp", RAGGED, F32, d=8),
+    batch("d-72", "nine eighths: an odd number of vectors, idle lanes", RAGGED, BF16, d=72),
+    batch("d-80", "ten eighths", RAGGED, F16, d=80),
+    batch("d-96-page-64", "twelve eighths; a block of half the host's tile", RAGGED, BF16, d=96, block_size=64),
+    batch("d-112", "fourteen eighths", RAGGED, F32, d=112),
+    batch("d-120", "fifteen eighths: one lane of 16 idle", RAGGED, BF16, d=120),
+    batch("d-128-heads-32-8", "the usual large model", ((1, 70), (12, 30)), BF16, d=128, heads=(32, 8)),
+    batch("d-192", "more than four vectors of 32, not a power of two", ((1, 70), (9, 9)), F32, d=192, heads=(4, 2)),
+    batch("d-256", "the largest head", ((1, 70), (9, 40)), F32, d=256, heads=(4, 1)),
+    batch("heads-5-1", "a group of five: rows of one token in two blocks of rows", RAGGED, F32, heads=(5, 1)),
+    batch(
+        "heads-6-1", "a group of six: two blocks of four heads on CUDA, the last one short", RAGGED, F16, heads=(6, 1)
+    ),
+    batch("heads-64-8", "many heads", ((1, 40), (4, 20)), BF16, heads=(64, 8)),
+    batch("heads-32-32", "no grouping: one row per token and head", ((1, 40), (4, 20)), F32, heads=(32, 32)),
+    batch(
+        "merged", "the cache's last dimensions merged: [2, blocks, block_size, kv_heads * d]", RAGGED, F32, merged=True
+    ),
+    batch("long-prefill", "720 rows, 180 keys: several tiles of both, the diagonal across them", ((180, 180),), F32),
+    batch("long-decode", "three ranges of keys, whose shares are merged", LONG, F32, block_size=32),
+    batch("long-decode-bf16", "as above, rounded once at the end", LONG, BF16, block_size=32),
+    batch("window-1", "a token sees itself alone: the result is its own value", RAGGED, F32, sliding_window=1),
+    batch("window-7", "shorter than a block of rows, and than a page", RAGGED, F16, sliding_window=7),
+    batch("window-50", "shorter, equal and longer than a context; skips whole blocks", RAGGED, F32, sliding_window=50),
+    batch("window-long", "longer than every context, and than 32 bits", RAGGED, F32, sliding_window=2**40),
+    batch("cap-0.5", "a cap far below the logits: tanh is 1 almost everywhere", RAGGED, F32, soft_cap=0.5, spread=4.0),
+    batch("cap-50", "a cap far above them: tanh(x) is x", RAGGED, BF16, soft_cap=50.0),
+    batch("cap-window", "the cap comes before the mask", RAGGED, F32, soft_cap=2.0, sliding_window=20),
+    batch(
+        "large-logits",
+        "logits of a hundred: without the maximum taken away e^x overflows; their own rounding shows",
+        RAGGED,
+        F32,
+        spread=30.0,
+        roundings=400,
+    ),
+    batch("scale-0", "scale 0.0 is a value: the mean of what a token sees", RAGGED, F32, scale=0.0),
+    batch("scale-negative", "the largest logit belongs to the smallest product", RAGGED, F32, scale=-0.2),
+    batch("alibi", "a bias by distance: zero, steep, flat and negative slopes", RAGGED, F32, alibi=True),
+    batch("alibi-long-decode", "distances across ranges of keys", LONG, BF16, alibi=True),
+    batch(
+        "alibi-cap-window", "the cap comes before the bias", RAGGED, F32, alibi=True, soft_cap=1.0, sliding_window=20
+    ),
+    batch("sinks", "one more logit: huge, usual and absent ones", RAGGED, F32, sinks=True),
+    batch("sinks-long-decode", "ranges that are merged, and one sink for them all", LONG, F16, sinks=True),
+    batch("sinks-cap-scale", "neither scale nor cap is for the sink", RAGGED, F32, sinks=True, soft_cap=0.5, scale=3.0),
+    batch("f8-bf16", "a cache of float8, its scale 1", RAGGED, BF16, cache_dtype=F8),
+    batch("f8-f16-scaled", "as above, scales of each head", RAGGED, F16, cache_dtype=F8, scaled=True),
+    batch(
+        "f8-f32-merged", "rows of the cache of 48 bytes", RAGGED, F32, cache_dtype=F8, scaled=True, d=24, merged=True
+    ),
+    batch("f8-long-decode", "scales and ranges", LONG, BF16, cache_dtype=F8, scaled=True, heads=(32, 8), d=128),
+    batch("all-options", "cap, bias, window, sinks, float8, padding: in their order", RAGGED, F32, **ALL_OPTIONS),
+    batch("all-options-bf16", "as above; d 256, a group of five", RAGGED, BF16, d=256, heads=(5, 1), **ALL_OPTIONS),
+    batch("no-new-tokens", "sequences alone, no row", ((0, 0), (0, 20)), F32),
+    batch("padding-only", "num_seqs 0: every row is zero", (), F32, padding=(4, 3)),
+    batch("empty-batch", "no sequence, no row", (), BF16),
+]
+
+
+def changed(dtype: torch.dtype = F32, **changes) -> dict:
+    """Good arguments, of lengths (2, 20), (1, 30) and (3, 3) and 64 blocks of 8, with some of them replaced."""
+    return {
+        "query": torch.ones(6, 8, 64, dtype=dtype),
+        "kv_cache": torch.ones(2, 64, 8, 2, 64, dtype=dtype),
+        "context_lens": integers(20, 30, 3),
+        "block_tables": torch.arange(18, dtype=torch.int32).reshape(3, 6),
+        "query_start_loc": integers(0, 2, 3, 6),
+        "num_seqs": integers(3),
+        "scale": 0.125,
+        "sliding_window": None,
+        "soft_cap": None,
+        "alibi_slopes": None,
+        "sinks": None,
+        "kv_scales": None,
+    } | changes
+
+
+def table_with(seq: int, index: int, block: int) -> torch.Tensor:
+    table = changed()["block_tables"]
+    table[seq, index] = block
+    return table
+
+
+class Bad:
+    """Makes what an op refuses: its good arguments, with some changed.
+
+    Args:
+        op: its name.
+        good: its good arguments, with the given ones replaced; dtypes and shapes as those of `changed`.
+    """
+
+    def __init__(self, op: str, good: Callable[..., dict]):
+        self.op, self.good = op, good
+
+    def __call__(
+        self, expected: str, got: str, argument: str | None = None, at_run_time: bool = False, **changes: Any
+    ) -> BadInput:
+        """The message names `argument`, else the first one that changed."""
+        argument = argument or next(iter(changes))
+        message = f"{self.op}: {argument}: expected {expected}, got {got}"
+        return BadInput(f"{argument}-{got}".replace(" ", "-"), lambda g: self.good(**changes), message, at_run_time)
+
+
+def size(*shape: int) -> torch.Tensor:
+    return torch.ones(shape)
+
+
+def bad_lengths(bad: Bad) -> list[BadInput]:
+    """What every op refuses of the tensors of lengths and the numbers, by dtype, shape or value."""
+
+    def value(expected: str, got: str, **changes: Any) -> BadInput:
+        return bad(expected, got, at_run_time=True, **changes)
+
+    return [
+        bad("dtype int32", "int64", context_lens=torch.tensor([20, 30, 3])),
+        bad("rank 1", "shape (1, 3)", context_lens=integers(20, 30, 3)[None]),
+        bad("dtype int32", "float32", block_tables=size(3, 6)),
+        bad("rank 2", "shape (18,)", block_tables=size(18).int()),
+        bad("shape (3, 9)", "(2, 9)", block_tables=size(2, 9).int()),
+        bad("dtype int32", "int64", query_start_loc=torch.tensor([0, 2, 3, 6])),
+        bad("shape (4,)", "(3,)", query_start_loc=integers(0, 2, 6)),
+        bad("dtype int32", "int64", num_seqs=torch.tensor([3])),
+        bad("shape (1,)", "()", num_seqs=integers(3)[0]),
+        bad("a finite number", "nan", scale=math.nan),
+        bad("a finite number", "inf", scale=math.inf),
+        bad("a count of 1 or more", "0", sliding_window=0),
+        bad("a count of 1 or more", "-3", sliding_window=-3),
+        bad("a finite number above 0", "0", soft_cap=0.0),
+        bad("a finite number above 0", "nan", soft_cap=math.nan),
+        # From here on only the data shows it.
+        value("a count in [0, 3]", "4", num_seqs=integers(4)),
+        value("a count in [0, 3]", "-1", num_seqs=integers(-1)),
+        value("0", "1 at index 0", query_start_loc=integers(1, 2, 3, 6)),
+        value("a row in [3, 6]", "2 at index 3", query_start_loc=integers(0, 2, 3, 2)),
+        value("a row in [3, 6]", "7 at index 3", query_start_loc=integers(0, 2, 3, 7)),
+        value("a length in [1, 48]", "-1 at sequence 1", context_lens=integers(20, -1, 3)),
+        value("a length in [3, 48]", "2 at sequence 2", context_lens=integers(20, 30, 2)),
+        value("a length in [2, 48]", "49 at sequence 0", context_lens=integers(49, 30, 3)),
+        value("a block id in [0, 64)", "-3 at sequence 1, index 3", block_tables=table_with(1, 3, -3)),
+        value("a block id in [0, 64)", "64 at sequence 0, index 0", block_tables=table_with(0, 0, 64)),
+        value(
+            "a block id in [0, 64)", "99 at sequence 1, index 2", block_tables=table_with(1, 2, 99), sliding_window=10
+        ),
+    ]
