@@ -134,6 +134,22 @@ def test_cuda_13_leaves_out_what_has_the_same_files(tree):
     assert sets["cuda13"].keys() == {"nvidia-cufft-cu12", "gamma"}
 
 
+def test_package_of_which_only_headers_are_used_is_locked_alone(tree):
+    """requirements/uv.toml is read beside the user's own settings."""
+    tree.wheel("delta", "2.0", needs=["gamma"])
+    tree.write("dev", "delta==2.0")
+    settings = tree.root / "requirements/uv.toml"
+    settings.write_text('[[dependency-metadata]]\nname = "delta"\nversion = "2.0"\nrequires-dist = []\n')
+    reads_settings = {"UV_NO_CONFIG": "0", "XDG_CONFIG_HOME": str(tree.root)}
+    for settings_are_there, packages in ((True, {"delta"}), (False, {"delta", "gamma"})):
+        if not settings_are_there:
+            settings.unlink()
+        done = tree.run("lock", **reads_settings)
+        assert done.returncode == 0, done.stderr
+        for sets in nix_view(tree.root)["environments"]["x86_64-linux"].values():
+            assert set(sets["dev"]) == packages
+
+
 def test_changed_list_changes_both_views(locked):
     locked.wheel("alpha", "2.0")
     locked.write("cpu", "alpha==2.0")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 import torch
-from pyxla_kernels.common import paged_attention_benches
+from pyxla_kernels.common.paged_attention_benches import BENCHES as SHARED_BENCHES
 from pyxla_kernels.common.paged_attention_cases import (
     BATCHES,
     BF16,
@@ -69,7 +69,7 @@ CASES = [
     narrowed(shared_prefix(BF16)),
 ]
 
-BENCHES = [narrowed(bench) for bench in paged_attention_benches.BENCHES if not bench.name.startswith("f32")]
+BENCHES = [narrowed(bench) for bench in SHARED_BENCHES if not bench.name.startswith("f32")]
 
 
 def good(**changes) -> dict:
