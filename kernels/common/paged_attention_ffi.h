@@ -206,6 +206,25 @@ inline ffi::Error CheckPagedAttentionValues(const char* op, const PagedAttention
   return ffi::Error::Success();
 }
 
+/** Binds the tensors that every op takes, behind its results. */
+template <typename Binding>
+auto BindPagedAttentionTensors(Binding&& binding) {
+  return std::move(binding)
+      .template Arg<ffi::AnyBuffer>()   // query
+      .template Arg<ffi::AnyBuffer>()   // kv_cache
+      .template Arg<ffi::AnyBuffer>()   // context_lens
+      .template Arg<ffi::AnyBuffer>()   // block_tables
+      .template Arg<ffi::AnyBuffer>()   // query_start_loc
+      .template Arg<ffi::AnyBuffer>();  // num_seqs
+}
+
+/** The workspace has as many bytes as the CUDA function needs: another program may have built the call. */
+inline ffi::Error CheckPagedAttentionWorkspace(const char* op, ffi::AnyBuffer workspace, int64_t needed) {
+  const auto bytes = static_cast<int64_t>(workspace.size_bytes());
+  if (bytes >= needed) return ffi::Error::Success();
+  return Mismatch(op, "workspace", "at least " + std::to_string(needed) + " bytes", bytes);
+}
+
 /** Checks what the data shows, then calls `on_host`, the op's own copy of PagedAttentionOnHost
  * (paged_attention_host.h). */
 inline ffi::Error RunPagedAttentionOnHost(const char* op, ffi::ThreadPool& pool, const PagedAttentionParams& params,

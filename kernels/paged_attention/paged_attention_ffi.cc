@@ -14,13 +14,7 @@ using Result = ffi::Result<ffi::AnyBuffer>;
 // The arguments of both ops, bound behind their results.
 template <typename Binding>
 auto BindArguments(Binding binding) {
-  return std::move(binding)
-      .template Arg<ffi::AnyBuffer>()                 // query
-      .template Arg<ffi::AnyBuffer>()                 // kv_cache
-      .template Arg<ffi::AnyBuffer>()                 // context_lens
-      .template Arg<ffi::AnyBuffer>()                 // block_tables
-      .template Arg<ffi::AnyBuffer>()                 // query_start_loc
-      .template Arg<ffi::AnyBuffer>()                 // num_seqs
+  return pyxla::BindPagedAttentionTensors(std::move(binding))
       .template Arg<std::optional<ffi::AnyBuffer>>()  // alibi_slopes
       .template Arg<std::optional<ffi::AnyBuffer>>()  // sinks
       .template Arg<std::optional<ffi::AnyBuffer>>()  // kv_scales
@@ -60,11 +54,8 @@ XLA_FFI_DEFINE_HANDLER(kHostLse, HostLse,
 ffi::Error RunOnCuda(cudaStream_t stream, const Arguments& arguments, const Results& results) {
   paged_attention::Params params;
   PYXLA_RETURN_IF_ERROR(pyxla::MakePagedAttentionParams(arguments, results, &params));
-  const auto bytes = static_cast<int64_t>(results.workspace.size_bytes()),
-             needed = paged_attention::WorkspaceBytes(params);
-  if (bytes < needed) {
-    return pyxla::Mismatch(arguments.op, "workspace", "at least " + std::to_string(needed) + " bytes", bytes);
-  }
+  PYXLA_RETURN_IF_ERROR(
+      pyxla::CheckPagedAttentionWorkspace(arguments.op, results.workspace, paged_attention::WorkspaceBytes(params)));
   return PYXLA_CUDA_STATUS(arguments.op, paged_attention::LaunchPagedAttention(stream, params));
 }
 

@@ -54,13 +54,7 @@ Arguments MakeArguments(ffi::AnyBuffer query, ffi::AnyBuffer kv_cache, ffi::AnyB
 
 template <typename Binding>
 auto BindArguments(Binding binding) {
-  return std::move(binding)
-      .template Arg<ffi::AnyBuffer>()  // query
-      .template Arg<ffi::AnyBuffer>()  // kv_cache
-      .template Arg<ffi::AnyBuffer>()  // context_lens
-      .template Arg<ffi::AnyBuffer>()  // block_tables
-      .template Arg<ffi::AnyBuffer>()  // query_start_loc
-      .template Arg<ffi::AnyBuffer>()  // num_seqs
+  return pyxla::BindPagedAttentionTensors(std::move(binding))
       .template Attr<double>("scale")
       .template Attr<std::optional<int64_t>>("sliding_window")
       .template Attr<std::optional<double>>("soft_cap");
@@ -82,11 +76,8 @@ XLA_FFI_DEFINE_HANDLER(kHost, Host,
 constexpr auto Cuda = [](cudaStream_t stream, Result out, Result workspace, auto... arguments) -> ffi::Error {
   pyxla::PagedAttentionParams params;
   PYXLA_RETURN_IF_ERROR(MakeParams(MakeArguments(arguments...), out, workspace, &params));
-  const auto bytes = static_cast<int64_t>(workspace->size_bytes()),
-             needed = paged_attention_flashinfer::PlanBytes(params);
-  if (bytes < needed) {
-    return Mismatch(kOp, "workspace", "at least " + std::to_string(needed) + " bytes", bytes);
-  }
+  PYXLA_RETURN_IF_ERROR(
+      pyxla::CheckPagedAttentionWorkspace(kOp, *workspace, paged_attention_flashinfer::PlanBytes(params)));
   return PYXLA_CUDA_STATUS(kOp, paged_attention_flashinfer::LaunchPagedAttention(stream, params));
 };
 

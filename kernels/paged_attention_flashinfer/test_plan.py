@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyxla_kernels.common.paged_attention_batches import integers
+from pyxla_kernels.paged_attention_flashinfer.cases import BAD_INPUTS
 from pyxla_kernels.paged_attention_flashinfer.paged_attention_flashinfer import (
     paged_attention_flashinfer,
     workspace_bytes,
@@ -182,14 +183,8 @@ def expected(a: dict) -> torch.Tensor:
     return torch.cat([others[:begin], torch.full_like(a["query"][begin:end], torch.nan), others[begin:]])
 
 
-@settings(max_examples=150)
-@given(
-    a=batches(),
-    tile_rows=st.sampled_from([None, 16, 64]),
-    blocks=st.integers(1, 4),
-    threads=st.sampled_from([1, 3, 8]),
-)
-def test_plan_and_fills_are_what_the_reference_computes(planner, a, tile_rows, blocks, threads):
+def check_plan(planner, a: dict, tile_rows: int | None, blocks: int, threads: int) -> None:
+    """The plan, followed, and the rows that it fills are the reference's. None: tiles of the rows that the op takes."""
     out = torch.full_like(a["query"], 77.0)
     size = workspace_bytes(a["query"], a["kv_cache"], a["context_lens"], a["block_tables"])
     workspace = torch.full((size + 64,), GUARD, dtype=torch.uint8)
@@ -205,6 +200,23 @@ def test_plan_and_fills_are_what_the_reference_computes(planner, a, tile_rows, b
     # Each row by the plan's kernel or by one tile, never by both: the two kernels may not race.
     assert torch.equal(written, (filled == 77.0).all(dim=2).int())
     torch.testing.assert_close(out, expected(a), rtol=1e-2, atol=1e-3, equal_nan=True)
+
+
+@settings(max_examples=150)
+@given(
+    a=batches(),
+    tile_rows=st.sampled_from([None, 16, 64]),
+    blocks=st.integers(1, 4),
+    threads=st.sampled_from([1, 3, 8]),
+)
+def test_any_batch(planner, a, tile_rows, blocks, threads):
+    check_plan(planner, a, tile_rows, blocks, threads)
+
+
+# Values next to the good ones.
+@pytest.mark.parametrize("bad", [bad for bad in BAD_INPUTS if bad.at_run_time], ids=str)
+def test_wrong_values(planner, bad):
+    check_plan(planner, bad.arguments(), None, 2, 3)
 
 
 def shape(tokens: int, seqs: int, group: int) -> dict:
