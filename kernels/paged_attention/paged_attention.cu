@@ -3,8 +3,8 @@
 
 namespace paged_attention {
 
-// The decode kernel has not run on a GPU in its present form (NOTES.md). Until it has, the general kernel takes every
-// row; CUDAFLAGS=-DPYXLA_PAGED_ATTENTION_TENSOR_CORES builds the others too and takes them.
+// Neither the decode nor the prefill kernel has run on a GPU in its present form (NOTES.md). Until both have, the
+// general kernel takes every row; CUDAFLAGS=-DPYXLA_PAGED_ATTENTION_TENSOR_CORES builds the others too and takes them.
 //
 // The choice is that of shapes and dtypes alone, because the lengths are on the device, where each kernel looks for
 // what is its own. Of no more rows than sequences there is no prefill to speak of: the decode kernel takes all.
