@@ -122,8 +122,8 @@ def await_uploads(tensors: list[torch.Tensor]) -> None:
     for tensor, pending in zip(large, to_compute, strict=True):
         # The result of a step that torch_xla still runs has no buffer yet; the next step waits for it.
         if not pending and not torch_xla._XLAC._is_placecholder(tensor):
-            # What has a buffer is exported, which waits for it, and the export is dropped.
-            torch_xla._XLAC._to_dlpack(tensor)
+            # What has a buffer is exported, which waits for it. An export that nobody takes would keep it for ever.
+            torch.from_dlpack(torch_xla._XLAC._to_dlpack(tensor))
 
 
 def _copied_in_background(tensor: torch.Tensor) -> bool:

@@ -1,10 +1,13 @@
 """What a call says reaches the handler, and what the handler does reaches the caller: the probe ops, on XLA's CPU."""
 
 import math
+import os
+from pathlib import Path
 
 import pytest
 import torch
 import torch_xla
+import torch_xla.runtime
 
 from pyxla import hlo, hlo_text, testing
 from pyxla.errors import PyxlaError
@@ -216,6 +219,24 @@ def test_await_uploads_takes_every_dtype(dtype):
     pending = tensor.to(torch.float32) + 1
     await_uploads([tensor, pending])
     assert pending.cpu().min().item() == 1.0
+
+
+@pytest.mark.skipif(torch_xla.runtime.device_type() != "CPU", reason="waits for no upload: not XLA's CPU")
+def test_buffers_that_were_awaited_are_freed():
+    """Exports that nobody took kept each operand's buffer: a decoder in direct mode lost a cache with every step."""
+
+    def resident_bytes() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    def calls(count: int) -> None:
+        for _ in range(count):
+            ops.probe_fail(torch.ones(4 << 20).to(DEVICE)).cpu()
+
+    calls(4)
+    before = resident_bytes()
+    calls(40)
+    # Of 40 operands of 16 MiB each.
+    assert resident_bytes() - before < 160 << 20
 
 
 def test_error_from_the_handler_right_after_a_large_upload():
