@@ -47,7 +47,16 @@ __global__ void __launch_bounds__(kGatedThreads)
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kGatedThreads + threadIdx.x; i < vectors; i += stride) {
     // Before result vector i lie i / row_vectors whole rows, each with a second half.
     const int64_t gate_at = i + i / row_vectors * row_vectors;
-    const Vector<T, kCount> gate = LoadOnce(x + gate_at), up = LoadOnce(x + gate_at + row_vectors);
+    Vector<T, kCount> gate = LoadOnce(x + gate_at);
+    const Vector<T, kCount> up = LoadOnce(x + gate_at + row_vectors);
+    if constexpr (sizeof(T) == sizeof(float)) {
+      // The long functions of float: without this use of `up` the compiler loads it behind them, to save registers.
+      const int zero = static_cast<int>(row_vectors >> 63);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        gate.values[j] = __int_as_float(__float_as_int(gate.values[j]) ^ (__float_as_int(up.values[j]) & zero));
+      }
+    }
     Vector<T, kCount> result;
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
