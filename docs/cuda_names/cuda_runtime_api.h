@@ -9,6 +9,11 @@
 #define __shared__
 #define __launch_bounds__(...)
 
+struct dim3 {
+  unsigned x, y, z;
+  dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1);
+};
+extern const dim3 blockIdx, threadIdx, blockDim, gridDim;
 enum cudaError_t { cudaSuccess, cudaErrorInvalidValue };
 using cudaStream_t = struct CUstream_st*;
 using cudaKernel_t = struct CUkern_st*;

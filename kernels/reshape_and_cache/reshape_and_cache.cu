@@ -1,8 +1,8 @@
 #include <cuda_fp8.h>
 
-#include <algorithm>
 #include <type_traits>
 
+#include "common/heads.cuh"
 #include "common/vector.cuh"
 #include "reshape_and_cache/reshape_and_cache.h"
 
@@ -10,43 +10,79 @@ namespace reshape_and_cache {
 
 using pyxla::Vector;
 
-constexpr int kThreads = 256;
-// The grid's x dimension holds at most 2^31 - 1 blocks; a loop covers the rest.
-constexpr int64_t kMaxBlocks = 1 << 30;
+constexpr int kMaxThreads = 256;
+constexpr int kBlocksAtOnce = 8;  // at most 32 registers
 
-// A vector as the cache holds it. The conversion to float8 saturates.
+// x / scale to a float's precision, by the scale's reciprocal, which all of a head share, and the remainder of
+// the first quotient; in float8 it is the division's result, for a third of its instructions. The scale is in [2^-60,
+// 2^60]: no reciprocal nor remainder that counts is subnormal.
+__device__ inline float Divided(float x, float scale, float reciprocal) {
+  const float quotient = x * reciprocal;
+  // The remainder is negated, so that a quotient of -0 stays. Where the quotient saturates, it may be infinite.
+  const float better = fmaf(fmaf(quotient, scale, -x), -reciprocal, quotient);
+  return fabsf(quotient) < 512.0f ? better : quotient;
+}
+
+// Writes a vector as the cache holds it. The conversion to float8 saturates.
 template <typename T, typename C, int kCount>
-__device__ inline Vector<C, kCount> Stored(const Vector<T, kCount>& from, const float* scales, int64_t head) {
+__device__ inline void Store(Vector<C, kCount>* to, const Vector<T, kCount>& from, float scale) {
+  static_assert(kCount == 1 || kCount % 4 == 0);
   if constexpr (std::is_same_v<T, C>) {
-    return from;
+    *to = from;
   } else {
-    const float scale = scales == nullptr ? 1.0f : scales[head];
-    Vector<C, kCount> to;
+    Vector<float, kCount> divided;
+    if (scale >= 0x1p-60f && scale <= 0x1p60f) {
+      const float reciprocal = 1.0f / scale;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) to.values[i] = static_cast<C>(static_cast<float>(from.values[i]) / scale);
-    return to;
+      for (int i = 0; i < kCount; ++i) {
+        divided.values[i] = Divided(static_cast<float>(from.values[i]), scale, reciprocal);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) divided.values[i] = static_cast<float>(from.values[i]) / scale;
+    }
+    if constexpr (kCount == 1) {
+      to->values[0] = static_cast<C>(divided.values[0]);
+    } else {
+      // One instruction converts two; as words, because the compiler takes vectors of bytes apart.
+      Vector<__nv_fp8x4_storage_t, kCount / 4> words;
+#pragma unroll
+      for (int i = 0; i < kCount / 4; ++i) {
+        const float* v = divided.values + 4 * i;
+        words.values[i] = __nv_fp8x4_e4m3(make_float4(v[0], v[1], v[2], v[3])).__x;
+      }
+      *reinterpret_cast<Vector<__nv_fp8x4_storage_t, kCount / 4>*>(to) = words;
+    }
   }
 }
 
 // A thread moves one vector of a key and the same of a value; no vector spans two heads.
 template <typename T, typename C, int kCount>
-__global__ void __launch_bounds__(kThreads) ReshapeAndCacheKernel(Params p) {
-  const int64_t head_vectors = p.d / kCount, row_vectors = p.kv_heads * head_vectors;
-  const int64_t vectors = p.tokens * row_vectors, stride = static_cast<int64_t>(gridDim.x) * kThreads;
-  auto* keys = static_cast<Vector<C, kCount>*>(p.cache);
-  auto* values = keys + p.slots * row_vectors;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < vectors; i += stride) {
-    const auto key = pyxla::LoadOnce(static_cast<const Vector<T, kCount>*>(p.key) + i);
-    const auto value = pyxla::LoadOnce(static_cast<const Vector<T, kCount>*>(p.value) + i);
-    const int64_t token = i / row_vectors, column = i - token * row_vectors;
-    const int64_t slot = p.wide_slots ? static_cast<const int64_t*>(p.slot_mapping)[token]
-                                      : static_cast<const int32_t*>(p.slot_mapping)[token];
-    if (slot < 0 || slot >= p.slots) continue;
-    const int64_t at = slot * row_vectors + column;
-    const int64_t head = p.kv_scales == nullptr ? 0 : column / head_vectors;
-    keys[at] = Stored<T, C>(key, p.kv_scales, head);
-    values[at] = Stored<T, C>(value, p.kv_scales == nullptr ? nullptr : p.kv_scales + p.kv_heads, head);
-  }
+__global__ void __launch_bounds__(kMaxThreads, kBlocksAtOnce)
+    ReshapeAndCacheKernel(Params p, int64_t head_vectors, unsigned item_blocks) {
+  const auto [token, head, item] = pyxla::PlaceOfThread(item_blocks);
+  if (token >= p.tokens || head >= p.kv_heads || item >= head_vectors) return;
+  const int64_t row_vectors = p.kv_heads * head_vectors, column = head * head_vectors + item;
+  const int64_t from = token * row_vectors + column;
+  const int64_t slot = p.wide_slots ? static_cast<const int64_t*>(p.slot_mapping)[token]
+                                    : static_cast<const int32_t*>(p.slot_mapping)[token];
+  const auto key = pyxla::LoadOnce(static_cast<const Vector<T, kCount>*>(p.key) + from);
+  const auto value = pyxla::LoadOnce(static_cast<const Vector<T, kCount>*>(p.value) + from);
+  const bool scaled = !std::is_same_v<T, C> && p.kv_scales != nullptr;
+  const float key_scale = scaled ? p.kv_scales[head] : 1.0f;
+  const float value_scale = scaled ? p.kv_scales[p.kv_heads + head] : 1.0f;
+  __syncwarp();  // else the compiler lets key and value wait for the slot
+  if (slot < 0 || slot >= p.slots) return;
+  auto* to = static_cast<Vector<C, kCount>*>(p.cache) + slot * row_vectors + column;
+  Store(to, key, key_scale);
+  Store(to + p.slots * row_vectors, value, value_scale);
+}
+
+template <typename T, typename C, int kCount>
+static void LaunchVectors(cudaStream_t stream, const Params& p) {
+  const int64_t head_vectors = p.d / kCount;
+  const pyxla::HeadsGrid grid = pyxla::HeadsGridOf(p.tokens, p.kv_heads, head_vectors, kMaxThreads);
+  ReshapeAndCacheKernel<T, C, kCount><<<grid.blocks, grid.threads, 0, stream>>>(p, head_vectors, grid.item_blocks);
 }
 
 template <typename T, typename C>
@@ -55,12 +91,10 @@ static cudaError_t Launch(cudaStream_t stream, const Params& p) {
   const bool vectorized = p.d % kCount == 0 && pyxla::IsAligned(p.key, pyxla::kVectorBytes) &&
                           pyxla::IsAligned(p.value, pyxla::kVectorBytes) &&
                           pyxla::IsAligned(p.cache, sizeof(C) * kCount);
-  const int64_t vectors = p.tokens * p.kv_heads * (vectorized ? p.d / kCount : p.d);
-  const auto blocks = static_cast<unsigned>(std::min((vectors + kThreads - 1) / kThreads, kMaxBlocks));
   if (vectorized) {
-    ReshapeAndCacheKernel<T, C, kCount><<<blocks, kThreads, 0, stream>>>(p);
+    LaunchVectors<T, C, kCount>(stream, p);
   } else {
-    ReshapeAndCacheKernel<T, C, 1><<<blocks, kThreads, 0, stream>>>(p);
+    LaunchVectors<T, C, 1>(stream, p);
   }
   return cudaGetLastError();
 }
