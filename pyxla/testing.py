@@ -59,6 +59,8 @@ class Case:
         peer: torch's own computation of the same arguments in the same dtype, if it has one: the op's root mean
             square error may be 1.5 times the peer's.
         roundings: how many float32 roundings of a row's largest value the result may carry beside its own rounding.
+        cuda_roundings: the same for a result of 16 bits that a GPU computes, whose kernel on tensor cores rounds to as
+            many on its way; None: as many as elsewhere.
     """
 
     name: str
@@ -66,9 +68,15 @@ class Case:
     build: Callable[[torch.Generator], dict[str, Any]]
     peer: Callable[..., Any] | None = None
     roundings: int = 16
+    cuda_roundings: int | None = None
 
     def __str__(self) -> str:
         return self.name
+
+    def roundings_of(self, result: torch.Tensor, device_type: str) -> int:
+        """The roundings that a result may carry, computed on "CUDA" or another device."""
+        on_tensor_cores = device_type == "CUDA" and result.dtype.itemsize == 2
+        return self.roundings if self.cuda_roundings is None or not on_tensor_cores else self.cuda_roundings
 
     def arguments(self, seed: int = 0) -> dict[str, Any]:
         """The arguments for a seed."""
@@ -178,7 +186,7 @@ def check_raw(op: CustomOp, case: Case) -> None:
             arguments = case.arguments(seed)
             got = call_raw(op, arguments, platform)
             peers = _peer_results(op, case, arguments)
-            _note(record, _compare(op, case, got, oracle(op, arguments), peers))
+            _note(record, _compare(op, case, got, oracle(op, arguments), peers, platform))
 
 
 def check_opcheck(op: CustomOp, case: Case) -> None:
@@ -239,15 +247,17 @@ def _check_on_xla(call: Callable[[dict], Any], op: CustomOp, case: Case, record:
         _synchronize(got)
         if seed:
             record["recompiles"] = compilations() - before
-        _note(record, _compare(op, case, tuple(t.cpu() for t in got), want, peers))
+        _note(record, _compare(op, case, tuple(t.cpu() for t in got), want, peers, _device_type()))
     assert record["recompiles"] == 0, f"{op.name}: expected no compilation for new values, got {record['recompiles']}"
 
 
-def _compare(op: CustomOp, case: Case, got: tuple, want: tuple, peers: tuple | None = None) -> Worst:
+def _compare(
+    op: CustomOp, case: Case, got: tuple, want: tuple, peers: tuple | None = None, device_type: str = "CPU"
+) -> Worst:
     assert len(got) == len(want), f"{op.name}: expected {len(want)} results, got {len(got)}"
     where = f"{op.name}[{case.name}]"
     return max(
-        worst_element(where, g, w, roundings=case.roundings, peer=p)
+        worst_element(where, g, w, roundings=case.roundings_of(g, device_type), peer=p)
         for g, w, p in zip(got, want, peers or (None,) * len(want), strict=True)
     )
 

@@ -9,6 +9,7 @@ import zipfile
 import pytest
 import torch
 import torch_xla
+import torch_xla.runtime
 
 import pyxla
 from pyxla import hlo, testing
@@ -17,6 +18,8 @@ from pyxla.errors import ArgumentError, ArtifactError
 from pyxla.op import find_op
 
 DEVICE = torch_xla.device()
+ON_CUDA = torch_xla.runtime.device_type() == "CUDA"
+PLATFORM = "CUDA" if ON_CUDA else "Host"
 add = torch.ops.xla_gpu.simple_add
 norm = torch.ops.xla_gpu.rms_norm
 
@@ -77,8 +80,9 @@ def test_round_trip(name, case, tmp_path):
     got = outputs(op, inputs, artifact(**inputs))
     assert same_bits(got, want)
     for g, w in zip(got, testing.oracle(op, arguments), strict=True):
-        compare(name, g, w, roundings=case.roundings)
-    assert [call.op for call in artifact.manifest.custom_calls] == [name]
+        compare(name, g, w, roundings=case.roundings_of(g, torch_xla.runtime.device_type()))
+    is_constant = ON_CUDA and not any(w.numel() for w in want)  # torch_xla asks XLA for nothing then
+    assert [call.op for call in artifact.manifest.custom_calls] == ([] if is_constant else [name])
 
 
 def saved(tmp_path, fn, *args, **kwargs):
@@ -205,7 +209,7 @@ def test_it_is_a_zip_archive_with_stored_members(tmp_path):
         assert archive.read("module.stablehlo").startswith(b"ML\xefR\rStableHLO_v")
         assert torch.frombuffer(bytearray(archive.read("weights/0")), dtype=torch.float32).tolist() == [2.0] * 16
         manifest = json.loads(archive.read("manifest.json"))
-    assert manifest["format"] == 1 and manifest["platform"] == "Host"
+    assert manifest["format"] == 1 and manifest["platform"] == PLATFORM
     (call,) = manifest["custom_calls"]
     assert call["schema"] == "(Tensor x, Tensor? weight, float eps=1e-06) -> Tensor"
     assert call["target"] == "xla_gpu_rms_norm" and len(call["sha256"]) == len(call["source_digest"]) == 64

@@ -2,13 +2,15 @@
 
 import json
 import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from devtool import project, records, report_plots, report_view
 from devtool.records import fingerprint, keep_bench, keep_tests, read_benches, read_tests
-from pyxla import testing
+from pyxla import hlo, pytest_plugin, testing
 from tests import bench_run
 
 DEVICE = {"kind": "cpu", "name": "A processor"}
@@ -190,3 +192,32 @@ def test_roofline_holds_all_marks_whatever_the_rates(copy, matrix):
     plot = report_plots.roofline(bench_run.understand(document), "label")
     marks = re.findall(r'class="series s\d" transform="translate\(([\d.-]+) ([\d.-]+)\)', plot)
     assert len(marks) == 10 and all(62 < float(x) < 604 and 5 < float(y) < 262 for x, y in marks)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "device_type", "allowed"),
+    [
+        (torch.bfloat16, "CUDA", 512),
+        (torch.float32, "CUDA", 16),  # such as a log-sum-exp beside a result of 16 bits
+        (torch.bfloat16, "CPU", 16),
+    ],
+)
+def test_a_gpu_may_round_more_in_a_result_of_16_bits_alone(dtype, device_type, allowed):
+    case = testing.Case("case", "why", lambda g: {}, cuda_roundings=512)
+    assert case.roundings_of(torch.ones(1, dtype=dtype), device_type) == allowed
+    assert testing.Case("case", "why", lambda g: {}).roundings_of(torch.ones(1, dtype=dtype), device_type) == 16
+
+
+def test_a_worker_of_xdist_has_its_own_folder_of_modules(monkeypatch):
+    """It starts with its parent's XLA_FLAGS; XLA takes the last of two folders."""
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/parents --xla_dump_hlo_as_text")
+    monkeypatch.setenv("PJRT_DEVICE", "CPU")
+    for workerinput, is_own in ((None, False), ({}, True)):
+        config = SimpleNamespace(getoption=lambda name: "cpu")
+        if workerinput is not None:
+            config.workerinput = workerinput
+        pytest_plugin.pytest_configure(config)
+        assert (hlo.dump_folder() != Path("/parents")) == is_own
+        if is_own:
+            assert hlo.dump_folder() == Path(config.pyxla_dump.name)
+            config.pyxla_dump.cleanup()

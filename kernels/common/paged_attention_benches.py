@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from pyxla_kernels.common.paged_attention_batches import integers, torch_attention
+from pyxla_kernels.common.paged_attention_batches import ROUNDED_WEIGHTS, integers, torch_attention
 
 from pyxla.benchmark import Bench, nbytes
 
@@ -148,8 +148,7 @@ def bench(
         reads_lengths=True,
         others={f"flashinfer {kind}": flashinfer(kind) for kind in kinds},
         sample=sample,
-        # A kernel on tensor cores rounds the weights to 16 bits too: at most as the row's largest value is rounded.
-        roundings=16 if dtype == torch.float32 else 1 << 14,
+        roundings=ROUNDED_WEIGHTS.get(dtype, 16),
         devices=(device,),
     )
 

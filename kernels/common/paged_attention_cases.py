@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from pyxla_kernels.common.paged_attention_batches import arguments, integers, torch_attention
+from pyxla_kernels.common.paged_attention_batches import ROUNDED_WEIGHTS, arguments, integers, torch_attention
 
 from pyxla.testing import BadInput, Case
 
@@ -53,6 +53,7 @@ class Batch:
             lambda g: arguments(g, self.lengths, self.dtype, **self.options),
             peer=torch_attention if has_peer else None,
             roundings=self.roundings,
+            cuda_roundings=ROUNDED_WEIGHTS.get(self.dtype),
         )
 
 
@@ -70,7 +71,10 @@ def shared_prefix(dtype: torch.dtype) -> Case:
         a["block_tables"][:, :2] = a["block_tables"][0, :2]
         return a
 
-    return Case("shared-prefix", "block ids repeat across sequences", build, peer=torch_attention)
+    roundings = ROUNDED_WEIGHTS.get(dtype)
+    return Case(
+        "shared-prefix", "block ids repeat across sequences", build, peer=torch_attention, cuda_roundings=roundings
+    )
 
 
 BATCHES = [

@@ -118,11 +118,11 @@ def workspace_bytes(
     """The decode kernel's counters and results of parts, as WorkspaceBytes in paged_attention_decode.cu."""
     _, heads, head_dim = query.shape
     kv_heads = kv_cache.shape[3:].numel() // head_dim
-    tile_rows, chunk_keys, sequence_items, most_slots = 16, 512, 256, 2048
+    tile_rows, chunk_keys, sequence_items, most_slots = 16, 512, 384, 2048
     tiles = context_lens.shape[0] * kv_heads * -(-(heads // kv_heads) // tile_rows)
     chunks = -(-block_tables.shape[1] * kv_cache.shape[2] // chunk_keys)
     slots = min(tiles * min(chunks, max(1, sequence_items // kv_heads)), most_slots)
-    return -(-8 * tiles // 256) * 256 + 4 * slots * tile_rows * (2 + head_dim)
+    return -(-(8 * tiles + 4) // 256) * 256 + 4 * slots * tile_rows * (2 + head_dim)
 
 
 BY_HEADS = {"query": 1, "kv_cache": 3, "alibi_slopes": 0, "sinks": 0, "kv_scales": 1}

@@ -7,7 +7,6 @@
 
 namespace paged_attention {
 
-#ifdef PYXLA_PAGED_ATTENTION_TENSOR_CORES  // paged_attention.cu says why
 namespace decode {
 
 // The rows of padding become zero, their lse minus infinity; all rows NaN if the batch is wrong.
@@ -28,6 +27,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   constexpr int kCount = Shape::kDim / kWarpSize;
   extern __shared__ __align__(128) char shared[];
   __shared__ Items<Shape::kThreads> items;
+  __shared__ Turns turns;
   __shared__ Item warp_item[Shape::kWarps], item_to_merge;
   __shared__ float warp_max[Shape::kWarps][Shape::kRows], warp_weight[Shape::kWarps][Shape::kRows];
   __shared__ const float* warp_sums[Shape::kWarps];
@@ -40,6 +40,9 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
        i += int64_t{gridDim.x} * Shape::kThreads) {
     workspace.counters[i] = 0;
   }
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Turns::kOwn; ++i) turns.Set(i, blockIdx.x + i * gridDim.x);
+  }
   const int count = items.Count(p, plan);
   const cooperative_groups::grid_group grid = cooperative_groups::this_grid();
   auto arrival = grid.barrier_arrive();
@@ -47,16 +50,18 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   FillRows(p, count < 0);
 
   char* ring = shared + warp * Shape::kRingBytes;
-  Loader<Shape> loader(p, plan, items, count, SharedAddress(ring));
-  int stage = 0, to_load = Loader<Shape>::kFirstLoads;
+  Loader<Shape> loader(p, plan, items, turns, count, SharedAddress(ring));
+  int stage = 0, loaded = 0;  // stages that hold slabs, or soon will
 
   // The block that completes a tile merges its chunks. It asks whether it has while it works on the next item; at once
   // where others may wait for the slots.
   int to_merge = -1;
   const bool is_waited_for = count > plan.slots;
-  for (int index = blockIdx.x;;) {
+  for (int number = 0, index = blockIdx.x;;) {
     const bool is_item = index < count && (to_merge < 0 || !is_waited_for);
     if (is_item) {
+      const bool takes_turn = threadIdx.x == 0 && number + 2 >= Turns::kOwn;
+      const int turn = takes_turn ? Turns::kOwn * gridDim.x + atomicAdd(workspace.turn, 1) : 0;
       Query<Shape> q;
       State<Shape> state = {};
       float* sums = nullptr;
@@ -84,19 +89,24 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
 #pragma unroll 1
       for (int key = first_key; key < bounds.end; key += Shape::kWarps * Shape::kKeys) {
 #pragma unroll 1
-        for (; to_load > 0; --to_load) loader.Load();
-        WaitForCopies<Shape::kStages - 1>();
+        while (loaded < Shape::kStages && loader.Load(number)) ++loaded;
+        if (loaded == Shape::kStages) {
+          WaitForCopies<Shape::kStages - 1>();
+        } else {
+          WaitForCopies<0>();
+        }
         __syncwarp();
         AddStage<Shape>(p, plan, warp_item[warp], bounds, q, SharedAddress(ring) + stage * Shape::kStageBytes, key,
                         state);
         __syncwarp();
         sums = reinterpret_cast<float*>(ring + stage * Shape::kStageBytes);
         stage = stage == Shape::kStages - 1 ? 0 : stage + 1;
-        to_load = 1;
+        --loaded;
       }
       StoreState<Shape>(state, rows, sums != nullptr, warp_max[warp], warp_weight[warp], sums);
       if (lane == 0) warp_sums[warp] = sums;
-      if (is_split && !has_waited) {
+      if (takes_turn) turns.Set(number + 2, turn);
+      if (!has_waited) {
         grid.barrier_wait(std::move(arrival));
         has_waited = true;
       }
@@ -156,7 +166,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
         is_last = atomicAdd(workspace.Counter(plan, item), 1) == item.chunks - 1;
       }
     }
-    index += gridDim.x;
+    index = turns.Index(++number);
   }
   WaitForCopies<0>();
 }
@@ -216,8 +226,6 @@ cudaError_t LaunchDecode(cudaStream_t stream, const Params& p, bool all_rows) {
   if (p.dtype == Dtype::kFloat16) return decode::LaunchForDim<__half, __half>(stream, p, all_rows);
   return decode::LaunchForDim<__nv_bfloat16, __nv_bfloat16>(stream, p, all_rows);
 }
-
-#endif
 
 int64_t WorkspaceBytes(const Params& p) {
   return decode::CounterBytes(p) + decode::SlotRows(p) * (2 + p.head_dim) * static_cast<int64_t>(sizeof(float));

@@ -16,7 +16,7 @@ inline constexpr int kKeyUnit = 256;
 // Keys of a chunk, at least, if there is more than one. All warps of a block get about as many of them.
 inline constexpr int kChunkKeys = 512, kChunkUnit = 64;
 // Chunks times kv heads of a sequence, at most: what one sequence alone needs to fill a large GPU.
-inline constexpr int kSequenceItems = 256;
+inline constexpr int kSequenceItems = 384;
 // Rows for the results of chunks. An item takes its number modulo their count, and waits until what was there is read.
 inline constexpr int kSlotRows = 2048 * kDecodeRows;
 static_assert(kSequenceItems <= kSlotRows / kDecodeRows, "the chunks of a tile never wait for one another");
@@ -58,12 +58,12 @@ struct Plan {
   bool all_rows;
 };
 
-// The workspace: counters, one for each tile that may have several chunks; then for each slot the rows' maxima and sums
+// The workspace: counters, one for each tile that may have several chunks, and in the last place that of turns; then for each slot the rows' maxima and sums
 // of weights; then their sums of weighted values.
 inline int64_t DecodeTiles(const Params& p) { return p.seqs * p.kv_heads * CeilDiv(p.heads / p.kv_heads, kDecodeRows); }
 
 // A tile has half of kDecodeRows, or all.
-inline int64_t CounterBytes(const Params& p) { return CeilDiv(2 * DecodeTiles(p) * 4, 256) * 256; }
+inline int64_t CounterBytes(const Params& p) { return CeilDiv((2 * DecodeTiles(p) + 1) * 4, 256) * 256; }
 
 inline int64_t MaxChunks(const Params& p) { return p.kv_heads > kSequenceItems ? 1 : kSequenceItems / p.kv_heads; }
 

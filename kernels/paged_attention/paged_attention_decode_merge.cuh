@@ -7,11 +7,13 @@ namespace paged_attention::decode {
 
 struct Workspace {
   int* counters;
+  int* turn;        // items taken beyond each block's own
   float2* weights;  // [slots][rows]: maximum and sum of weights
   float* sums;      // [slots][rows][d]
 
   __device__ Workspace(const Params& p, const Plan& plan)
       : counters(static_cast<int*>(p.workspace)),
+        turn(counters + plan.counters - 1),
         weights(reinterpret_cast<float2*>(counters + plan.counters)),
         sums(reinterpret_cast<float*>(weights + int64_t{plan.slots} * plan.tile_rows)) {}
 

@@ -1,4 +1,3 @@
-#ifdef PYXLA_PAGED_ATTENTION_TENSOR_CORES  // paged_attention.cu says why
 #include "paged_attention/paged_attention_kernels.h"
 #include "paged_attention/paged_attention_prefill_mma.cuh"
 #include "paged_attention/paged_attention_prefill_wgmma.cuh"
@@ -34,4 +33,3 @@ cudaError_t LaunchPrefill(cudaStream_t stream, const Params& params) {
 }
 
 }  // namespace paged_attention
-#endif
