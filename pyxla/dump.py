@@ -40,8 +40,8 @@ def dump_to(folder: Path) -> None:
 
 def dump_folder() -> Path | None:
     """The folder that XLA_FLAGS names for XLA's modules, or None."""
-    match = re.search(r"--xla_dump_to=(\S+)", os.environ.get("XLA_FLAGS", ""))
-    return Path(match[1]) if match else None
+    folders = re.findall(r"--xla_dump_to=(\S+)", os.environ.get("XLA_FLAGS", ""))
+    return Path(folders[-1]) if folders else None  # as XLA reads it
 
 
 @contextmanager

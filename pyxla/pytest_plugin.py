@@ -23,7 +23,8 @@ def pytest_configure(config) -> None:
     os.environ["PJRT_DEVICE"] = config.getoption("--device").upper()
     from pyxla import hlo
 
-    if hlo.dump_folder() is None:
+    # A worker of pytest-xdist has its parent's XLA_FLAGS: in one folder each would see the others' modules.
+    if hlo.dump_folder() is None or hasattr(config, "workerinput"):
         config.pyxla_dump = tempfile.TemporaryDirectory(prefix="pyxla-hlo-")
         hlo.dump_to(Path(config.pyxla_dump.name))
 

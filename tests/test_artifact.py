@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 import torch_xla
+import torch_xla.runtime
 
 import pyxla
 from pyxla.artifact_file import ArtifactFile, write_artifact
@@ -93,10 +94,11 @@ def test_a_library_that_is_missing(normed, monkeypatch):
 
 
 def test_a_workspace_of_another_platform(normed):
-    rewritten(normed, lambda call: {"workspace": True}, platform="CUDA")
+    here, other = ("CUDA", "Host") if torch_xla.runtime.device_type() == "CUDA" else ("Host", "CUDA")
+    rewritten(normed, lambda call: {"workspace": True}, platform=other)
     with pytest.raises(ArtifactError) as caught:
         pyxla.load_artifact(normed)
-    assert caught.value.message == "artifact: rms_norm: expected CUDA, whose workspace f.pyxla holds, got Host"
+    assert caught.value.message == f"artifact: rms_norm: expected {other}, whose workspace f.pyxla holds, got {here}"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch_xla
 import torch_xla.runtime
-from pyxla_kernels.paged_attention import cases
+from pyxla_kernels.common.paged_attention_batches import arguments
 from pyxla_kernels.paged_attention.paged_attention import paged_attention
 from pyxla_kernels.rms_norm.rms_norm import rms_norm
 from pyxla_kernels.simple_add.simple_add import simple_add
@@ -196,7 +196,7 @@ def test_library_without_code_for_this_gpu(launch_library):
 def test_in_place_cache_update_between_attention_steps():
     """A decode loop: the cache is updated by torch and read by the op, step after step, without a new graph."""
     generator = torch.Generator().manual_seed(1)
-    a = cases.arguments(generator, [(1, 20), (1, 30)], torch.float32, block_size=8)
+    a = arguments(generator, [(1, 20), (1, 30)], torch.float32, block_size=8)
     want = paged_attention.reference(
         *(v.double() if torch.is_tensor(v) and v.is_floating_point() else v for v in a.values())
     )
