@@ -58,8 +58,8 @@ struct Plan {
   bool all_rows;
 };
 
-// The workspace: counters, one for each tile that may have several chunks, and in the last place that of turns; then for each slot the rows' maxima and sums
-// of weights; then their sums of weighted values.
+// The workspace: counters, one for each tile that may have several chunks, and in the last place that of turns; then
+// for each slot the rows' maxima and sums of weights; then their sums of weighted values.
 inline int64_t DecodeTiles(const Params& p) { return p.seqs * p.kv_heads * CeilDiv(p.heads / p.kv_heads, kDecodeRows); }
 
 // A tile has half of kDecodeRows, or all.
