@@ -1,8 +1,9 @@
-"""The command line as a whole: help, errors, exit codes, and how long its short commands take."""
+"""The command line as a whole: help, errors, exit codes, and how little its short commands import."""
 
 import os
 import subprocess
 import sys
+from importlib.metadata import packages_distributions
 
 import click
 import pytest
@@ -117,16 +118,23 @@ def test_reader_that_stops_early(tree):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "limit"),
-    [(["--help"], 0.2), (["new-op", "some_op", "--dry-run"], 0.5), (["build", "tiny"], 0.5)],
+    ("arguments", "packages"),
+    [
+        (["--help"], set()),
+        (["new-op", "some_op", "--dry-run"], {"jinja2", "markupsafe", "lark", "regex", "interegular", "atomicwrites"}),
+        (["build", "tiny"], set()),
+    ],
     ids=["help", "new-op", "build-nothing-to-do"],
 )
-def test_short_commands_are_quick(tree, arguments, limit):
-    """Processor time, not time on the clock: other tests may run beside this one."""
-    taken = []
-    for _ in range(3):
-        before = os.times()
-        subprocess.run(tree.command(*arguments), cwd=tree.root, env=tree.environment(), capture_output=True, check=True)
-        after = os.times()
-        taken.append(after.children_user + after.children_system - before.children_user - before.children_system)
-    assert min(taken) < limit
+def test_short_commands_import_little(tree, arguments, packages):
+    """What makes them quick; how quick, benchmarks/bench_devtool.py measures.
+
+    A limit of processor time stood here, which a busy machine exceeded.
+    """
+    result = tree.run(*arguments, PYTHONPROFILEIMPORTTIME="1")
+    assert result.returncode == 0, result.stderr
+    lines = [line for line in result.stderr.splitlines() if line.startswith("import time:")]
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+    ours = {"devtool", "pyxla", "pyxla_kernels", "pyxla_torch_backend"}
+    assert "click" in imported
+    assert imported & packages_distributions().keys() <= ours | {"click", "_distutils_hack"} | packages
