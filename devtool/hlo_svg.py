@@ -105,8 +105,7 @@ def _draw(module: Any, stage: str) -> Drawing:
 
 
 def _boxes_and_edges(module: Any, stage: str) -> tuple[dict[str, Box], list[tuple[str, str]]]:
-    from pyxla.hlo_copies import CALLS
-    from pyxla.hlo_graph import Graph
+    from pyxla.hlo_graph import CALLS, Graph
 
     graph = Graph(getattr(module, stage))
     targets = _targets(getattr(module, stage))

@@ -16,7 +16,6 @@ __all__ = ["Copy", "find_copies"]
 _SLICES = {"slice", "dynamic-slice"}
 _MOVES = {"copy", "copy-start", "transpose", "reverse", "broadcast", "reshape", *_SLICES}
 _NOTHING = {"parameter", "constant", "bitcast", "tuple", "get-tuple-element"}
-CALLS = ("custom-call", "custom-call-start")
 
 
 @dataclass(frozen=True)

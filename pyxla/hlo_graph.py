@@ -9,7 +9,7 @@ from functools import cached_property
 
 from pyxla.hlo_text import Instruction, fields_of, instruction_of, split
 
-__all__ = ["Graph", "Node", "Source", "Use"]
+__all__ = ["CALLS", "Graph", "Node", "Source", "Use"]
 
 _HEADER = re.compile(r"(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) .*\{$|(?P<bare_entry>ENTRY )?%?(?P<bare>[\w.\-]+) \{$")
 _COMMENT = re.compile(r"/\*.*?\*/")
@@ -19,6 +19,10 @@ _HANDS_ON = {"bitcast", "optimization-barrier", "copy-done", "custom-call-done",
 # Fields that name a computation; and whose computations run as they stand, not as a part of the instruction.
 _CALLING = ("calls", "to_apply", "body", "condition", "branch_computations")
 _RUNS = {"call", "while", "conditional", "async-start"}
+CALLS = ("custom-call", "custom-call-start")
+# XLA:CUDA fuses a custom call with slices that lie dense in memory: the call gets their addresses, nothing is moved.
+# Each of them stands for this operand.
+_ADDRESSES = {"slice": 0, "dynamic-slice": 0, "dynamic-update-slice": 1}
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,8 @@ class Graph:
     """A module's instructions, and what leads from one to another.
 
     Tuples, bitcasts and computations that are called once are looked through: sources and uses are instructions that
-    run. Instructions inside of a fusion or of a reduction are not among them.
+    run. Instructions inside of a fusion or of a reduction are not among them, but for a custom call, which is handed
+    addresses by its fusion.
 
     Args:
         text: the module's text.
@@ -110,11 +115,16 @@ class Graph:
             if name in reached or name not in self.computations:
                 continue
             reached.append(name)
-            waiting += [called for n in self.computations[name] if n.opcode in _RUNS for called in n.called]
-        passed = _HANDS_ON | {"tuple", "get-tuple-element"}
+            runs = [n for n in self.computations[name] if n.opcode in _RUNS or self._is_fused_call(n)]
+            waiting += [called for n in runs for called in n.called]
         nodes = [node for name in self.computations if name in reached for node in self.computations[name]]
         return tuple(
-            n for n in nodes if n.opcode not in passed and not self._is_looked_through(n) and self._caller(n) is None
+            n
+            for n in nodes
+            if n.opcode not in ("tuple", "get-tuple-element")
+            and self._handed_on(n) is None
+            and not self._is_looked_through(n)
+            and self._caller(n) is None
         )
 
     @cached_property
@@ -150,8 +160,8 @@ class Graph:
             node = self.nodes.get(name)
             if node is None:
                 return None
-            if node.opcode in _HANDS_ON and node.operands:
-                name = node.operands[0]
+            if (handed := self._handed_on(node)) is not None:
+                name = handed
             elif node.opcode == "get-tuple-element" and node.operands:
                 place = node.fields.get("index", "")
                 name, index = node.operands[0], int(place) if place.isdecimal() else 0
@@ -178,21 +188,32 @@ class Graph:
             return [s for operand in source.node.operands if (s := self.source(operand))]
         return [source]
 
+    def _handed_on(self, node: Node) -> str | None:
+        """The operand that an instruction stands for; None if it is one that runs."""
+        place = 0 if node.opcode in _HANDS_ON else None
+        if node.opcode in _ADDRESSES and (caller := self._callers.get(node.computation)) and caller.opcode == "fusion":
+            place = _ADDRESSES[node.opcode]
+        return node.operands[place] if place is not None and place < len(node.operands) else None
+
+    def _is_fused_call(self, node: Node) -> bool:
+        return any(inner.opcode in CALLS for inner in self.body(node))
+
     def _is_looked_through(self, node: Node) -> bool:
-        return node.opcode == "call" and bool(node.called) and self._callers.get(node.called[0]) is node
+        return bool(node.called) and self._callers.get(node.called[0]) is node
 
     def _caller(self, node: Node) -> Node | None:
-        """The one call whose computation has this parameter."""
+        """The one call, or fusion of a custom call, whose computation has this parameter."""
         return self._callers.get(node.computation) if node.opcode == "parameter" else None
 
     @cached_property
     def _callers(self) -> dict[str, Node]:
-        """The computations that one call calls, and nobody else."""
+        """The computations that one call calls, or one fusion of a custom call, and nobody else."""
         callers: dict[str, list[Node]] = {}
         for node in self.nodes.values():
             for name in node.called:
                 callers.setdefault(name, []).append(node)
-        return {name: nodes[0] for name, nodes in callers.items() if len(nodes) == 1 and nodes[0].opcode == "call"}
+        once = {name: nodes[0] for name, nodes in callers.items() if len(nodes) == 1}
+        return {name: node for name, node in once.items() if node.opcode == "call" or self._is_fused_call(node)}
 
 
 def arrays(shape: str) -> list[str]:

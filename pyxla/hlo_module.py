@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyxla import hlo_attributes, hlo_text
-from pyxla.hlo_copies import CALLS, Copy, find_copies
-from pyxla.hlo_graph import Graph, Node, Source, arrays
+from pyxla.hlo_copies import Copy, find_copies
+from pyxla.hlo_graph import CALLS, Graph, Node, Source, arrays
 from pyxla.memory_plan import MemoryPlan, read_memory_plan
 
 __all__ = ["Call", "Module", "Neighbour", "Operand", "Result", "read_module"]

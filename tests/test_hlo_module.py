@@ -71,6 +71,51 @@ def test_call_inside_of_a_command_buffer():
     assert "captured  1 of 1 custom call in a command buffer" in str(pyxla.Inspection("CUDA", [module]))
 
 
+SLICES_TEXT = """\
+HloModule SyncTensorsGraph.20, is_scheduled=true
+
+%address-computation (p: f32[3,8], i: s32[], b: f32[4,8]) -> (f32[4,8], u8[64]) {
+  %p = f32[3,8]{1,0} parameter(0)
+  %slice.1 = f32[2,8]{1,0} slice(%p), slice={[1:3], [0:8]}
+  %i = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  %slice.2 = f32[1,8]{1,0} dynamic-slice(%p, %i, %zero), dynamic_slice_sizes={1,8}
+  %bitcast.1 = f32[8]{0} bitcast(%slice.2)
+  %b = f32[4,8]{1,0} parameter(2)
+  %call.1 = (f32[2,8]{1,0}, u8[64]{0}) custom-call(%slice.1, %bitcast.1), custom_call_target="xla_gpu_x", \
+operand_layout_constraints={f32[2,8]{1,0}, f32[8]{0}}, api_version=API_VERSION_TYPED_FFI, backend_config={}
+  %rows = f32[2,8]{1,0} get-tuple-element(%call.1), index=0
+  %update = f32[4,8]{1,0} dynamic-update-slice(%b, %rows, %i, %zero)
+  %scratch = u8[64]{0} get-tuple-element(%call.1), index=1
+  ROOT %out = (f32[4,8]{1,0}, u8[64]{0}) tuple(%update, %scratch)
+}
+
+ENTRY %main (p0: f32[3,8], p1: s32[], p2: f32[4,8]) -> (f32[4,8]) {
+  %p0 = f32[3,8]{1,0} parameter(0)
+  %p1 = s32[] parameter(1)
+  %p2 = f32[4,8]{1,0} parameter(2)
+  %fusion = (f32[4,8]{1,0}, u8[64]{0}) fusion(%p0, %p1, %p2), kind=kCustom, calls=%address-computation
+  %first = f32[4,8]{1,0} get-tuple-element(%fusion), index=0
+  ROOT %tuple = (f32[4,8]{1,0}) tuple(%first)
+}
+"""
+
+
+def test_call_fused_with_dense_slices():
+    """XLA:CUDA hands such a call addresses within the operands: it runs, and nothing is copied. It was overlooked, and
+    assertions said that XLA had left it out.
+    """
+    module = read_module(SLICES_TEXT, SLICES_TEXT)
+    (call,) = module.calls
+    assert module.missing() == {} and module.copies == ()
+    assert [(operand.shape, operand.source.argument) for operand in call.operands] == [
+        ("f32[2,8]{1,0}", 0),
+        ("f32[8]{0}", 0),
+    ]
+    assert call.results[0].outputs == (0,) and call.results[1].outputs == ()
+    assert "fusion" not in [node.opcode for node in Graph(SLICES_TEXT).running]
+
+
 @pytest.mark.parametrize("cut", range(0, len(CUDA_TEXT), 13))
 def test_text_that_breaks_off(cut):
     module = read_module(CUDA_TEXT[:cut], CUDA_TEXT[:cut], "allocation 0: size 12, param"[: cut % 28], "")
