@@ -109,7 +109,7 @@ class _Exported:
 def _import(producer: Any) -> torch.Tensor:
     import torch_xla.utils.dlpack
 
-    # It asks XLA for a stream, lets that wait for the producer's, and pjrt_proxy hands it on (pjrt_proxy.cc).
+    # It asks XLA for a stream, lets that wait for the producer's, and pjrt_proxy hands it on (pjrt_extensions.cc).
     return torch_xla.utils.dlpack.from_dlpack(producer)
 
 

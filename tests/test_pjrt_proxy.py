@@ -60,16 +60,23 @@ def proxy(plugin, tmp_path_factory):
         return Proxy(ctypes.CDLL(copy))
 
 
-def extension(address: int) -> tuple[int, int, int]:
-    """Type, address of the next one, address of the first function."""
-    _, kind, following, function = (ctypes.c_uint64 * 4).from_address(address)
-    return kind & 0xFFFFFFFF, following, function
+def extensions(proxy: Proxy) -> list[tuple[int, int]]:
+    """Of each extension in the list: type, and the word behind its head."""
+    found, address = [], proxy.extension
+    while address:
+        _, kind, address, word = (ctypes.c_uint64 * 4).from_address(address)
+        found.append((kind & 0xFFFFFFFF, word))
+    return found
+
+
+def first_extension(proxy: Proxy, kind: int) -> int:
+    """The word behind the head of the first extension of a type, which is what torch_xla takes."""
+    return next(word for found, word in extensions(proxy) if found == kind)
 
 
 def get_stream(proxy: Proxy, device: int) -> tuple[int | None, int]:
     """Asks for a stream as torch_xla does, through the first extension for streams."""
-    kind, _, function = extension(proxy.extension)
-    assert kind == 3
+    function = first_extension(proxy, 3)
     args = (ctypes.c_uint64 * 3)(24, device, 0)
     result = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(function)(ctypes.addressof(args))
     return result, args[2]
@@ -85,11 +92,38 @@ def create_view(proxy: Proxy, stream: int) -> int:
 
 def test_head_and_extensions_are_the_vendors(proxy):
     assert (proxy.size, proxy.version) == (HEAD + 96 * POINTER, (0, 115))
-    kinds, address = [], proxy.extension
-    while address:
-        kind, address, _ = extension(address)
-        kinds.append(kind)
-    assert kinds == [3, 0, 3]
+    assert [kind for kind, _ in extensions(proxy)] == [1, 3, 0, 3, 1]
+
+
+def test_profiler_s_table_has_the_size_that_torch_xla_knows(proxy):
+    """With the vendor's of 104 bytes torch_xla ended the process when a profile started."""
+    shown, vendors = ((ctypes.c_uint64 * 10).from_address(word) for kind, word in extensions(proxy) if kind == 1)
+    assert (shown[0], vendors[0]) == (80, 104)
+    assert shown[2:] == vendors[2:] and all(shown[2:])
+
+
+PROFILED = """
+import ctypes, torch, torch_xla
+import _XLAC
+from jaxlib._profile_data import ProfileData
+proxy = ctypes.CDLL({proxy!r})
+proxy.GetPjrtApi.restype = ctypes.c_void_p
+# What torch_xla does with a plugin once it has a device.
+register = ctypes.CDLL(_XLAC.__file__)._ZN9torch_xla7runtime8profiler25RegisterProfilerForPluginEPK8PJRT_Api
+register(ctypes.c_void_p(proxy.GetPjrtApi()))
+session = torch_xla._XLAC.profiler.TslProfilerSessionWrapper()
+print(torch.ones(3, device="xla").sum().item())
+print(sorted(plane.name for plane in ProfileData.from_serialized_xspace(session.stop()).planes))
+"""
+
+
+def test_torch_xla_profiles_with_the_plugin(plugin):
+    env = {**os.environ, "PYXLA_PJRT_PLUGIN": str(plugin), "PJRT_DEVICE": "CPU"}
+    script = PROFILED.format(proxy=str(PROXY))
+    result = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=100)
+    assert result.returncode == 0, result.stderr
+    total, planes = result.stdout.splitlines()
+    assert total == "3.0" and "'probe'" in planes and "'/host:CPU'" in planes
 
 
 def test_view_names_the_stream_that_its_thread_asked_for_last(proxy):

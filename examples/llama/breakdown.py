@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch_xla
-import torch_xla.runtime
 
 from pyxla import Inspection
 
@@ -42,10 +41,6 @@ def profiling(compiled: Inspection) -> Iterator[Breakdown]:
         Breakdown; empty, if the device gives no times.
     """
     found = Breakdown()
-    if torch_xla.runtime.device_type() == "CUDA":
-        # torch_xla 2.8.1 expects a table of 80 bytes of the plugin's profiler, finds one of 104, and ends the process.
-        yield found
-        return
     # torch_xla's start_trace would write the same data to a folder, for TensorBoard.
     session = torch_xla._XLAC.profiler.TslProfilerSessionWrapper()
     try:

@@ -209,7 +209,7 @@ def _report(console: Console, engine: Engine, compiled: int, slowest: float) -> 
 
 def _report_ops(console: Console, breakdown: Breakdown) -> None:
     if not breakdown.seconds:
-        console.print("no times per op: torch_xla has no profiler for this device")
+        console.print("no times per op: XLA recorded none on this device")
         return
     table = Table(title=f"time on the device (the same requests, up to {PROFILED_TOKENS} tokens each)", box=None)
     for name in ("op", "calls", "ms", "share"):

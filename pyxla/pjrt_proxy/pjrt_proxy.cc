@@ -13,7 +13,7 @@
 //
 // And one tells XLA what torch_xla forgets. To import a DLPack tensor it asks the plugin for a stream, lets that stream
 // wait for the producer's, and then makes a view of the memory without naming the stream, so that XLA reads too early:
-//   PJRT_Client_CreateViewOfDeviceBuffer names the stream that this thread asked for last.
+//   PJRT_Client_CreateViewOfDeviceBuffer names the stream that this thread asked for last (pjrt_extensions.cc).
 //
 // And one takes options of our own, so that XLA can be told to write down what it compiles at any time, and only then:
 //   PJRT_Client_Compile appends them to torch_xla's (pyxla_set_compile_options). Both are bytes of one protocol buffer
@@ -30,6 +30,7 @@
 #include <string>
 #include <utility>
 
+#include "pjrt_extensions.h"
 #include "pjrt_structs.h"
 
 namespace {
@@ -188,27 +189,6 @@ void RequireReady(void* buffer) {
   }
 }
 
-// The stream that this thread asked for last, until a view is made.
-thread_local intptr_t ready_stream = 0;
-Function vendor_get_stream = nullptr;
-
-void* GetStream(void* args) {
-  void* error = vendor_get_stream(args);
-  if (error == nullptr) ready_stream = static_cast<GetStreamArgs*>(args)->stream;
-  return error;
-}
-
-// Puts an extension for streams of our own before the vendor's list.
-void WrapStreams(Api* api) {
-  auto* found = static_cast<Extension*>(api->head.extension_start);
-  while (found != nullptr && found->type != kStreamType) found = found->next;
-  if (found == nullptr || found->struct_size < sizeof(StreamExtension)) return;
-  static StreamExtension own = *reinterpret_cast<StreamExtension*>(found);
-  vendor_get_stream = std::exchange(own.get_stream, &GetStream);
-  own.head.next = static_cast<Extension*>(api->head.extension_start);
-  api->head.extension_start = &own;
-}
-
 template <size_t kFunction>
 void* Forward(void* args) {
   constexpr Special special = [] {
@@ -226,7 +206,7 @@ void* Forward(void* args) {
   }
   if constexpr (kFunction == kCreateView) {
     auto* view = static_cast<CreateViewArgs*>(args);
-    const intptr_t asked_for = std::exchange(ready_stream, 0);
+    const intptr_t asked_for = TakeReadyStream();
     if (view->stream == 0) view->stream = asked_for;
   }
   return Call(kFunction, special.caller_bytes, special.nested_offset, args);
@@ -256,7 +236,7 @@ const Api* MakeApi() {
   std::memcpy(vendor_functions, vendor->functions, count * sizeof(Function));
   FillForwards(api.functions, count, std::make_index_sequence<kMaxFunctions>());
   api.head.struct_size = known;
-  WrapStreams(&api);
+  WrapExtensions(&api.head);
   return &api;
 }
 

@@ -24,6 +24,18 @@ struct Extension {
   int type;
   Extension* next;
 };
+// PJRT_Extension_Type_Profiler. The table's size comes first; functions are only added at its end.
+constexpr int kProfilerType = 1;
+struct ProfilerTable {
+  size_t struct_size;
+  void* private_data;
+  Function error_destroy, error_message, error_get_code, create, destroy, start, stop, collect_data;
+};
+struct ProfilerExtension {
+  Extension head;
+  const ProfilerTable* table;
+  int64_t context;
+};
 // PJRT_Extension_Type_Stream.
 constexpr int kStreamType = 3;
 struct StreamExtension {
