@@ -23,7 +23,19 @@ from pyxla.schema import Argument, Schema
 
 # Arguments of these types alone: no tensor subclass, so no tracing and no functional wrapper in Python.
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
-_PLAIN = frozenset({int, float, bool, str, list, type(None)})
+# What an argument must be to become an operand or attribute as it is. All else is torch's to convert or to refuse: here
+# 2.7 would become the int 2, and an int of more than 64 bits another one.
+_TYPES = {
+    "Tensor": "__type({0}) in __tensors",
+    "int": "__type({0}) is __int and -__past_int64 <= {0} < __past_int64",
+    "float": "__type({0}) in __numbers",
+    "bool": "__type({0}) is __bool",
+    "str": "__type({0}) is __str",
+    "int[]": "__type({0}) is __list and __all(__map(__is_int64, {0}))",
+    "float[]": "__type({0}) is __list and __numbers.issuperset(__map(__type, {0}))",
+}
+_NUMBERS = frozenset({int, float})
+_PAST_INT64 = 2**63
 
 # What an argument adds to the key of a computation. 0.0 == -0.0, but they are different attributes; so is a NaN.
 _KEYS = {
@@ -118,7 +130,9 @@ def write_call(
             "emit": emit,
             "otherwise": otherwise,
             "tensors": _TENSORS,
-            "plain": _PLAIN,
+            "numbers": _NUMBERS,
+            "past_int64": _PAST_INT64,
+            "is_int64": _is_int64,
             "is_grad_enabled": is_grad_enabled,
             "dispatch_modes": _len_torch_dispatch_stack,
             "function_modes": _len_torch_function_stack,
@@ -132,8 +146,13 @@ def write_call(
 
 
 def _type_test(argument: Argument) -> str:
-    test = f"__type({argument.name}) in {'__tensors' if argument.kind.startswith('Tensor') else '__plain'}"
-    return f"({argument.name} is None or {test})" if argument.kind == "Tensor?" else test
+    # None of these takes a Device: an op that has one is torch's to call.
+    test = _TYPES.get(argument.kind.removesuffix("?"), "False").format(argument.name)
+    return f"({argument.name} is None or {test})" if argument.kind.endswith("?") else test
+
+
+def _is_int64(value: Any) -> bool:
+    return type(value) is int and -_PAST_INT64 <= value < _PAST_INT64
 
 
 def _gradient_test(argument: Argument) -> str:
@@ -146,7 +165,7 @@ def _define(template: str, schema: Schema, names: dict[str, Any], **texts: str) 
     parameters = [f"{a.name}=__defaults[{a.name!r}]" if a.name in schema.defaults else a.name for a in schema.arguments]
     arguments = ", ".join(a.name for a in schema.arguments)
     text = template.format(parameters=", ".join(parameters), arguments=arguments, **texts)
-    builtins = {f.__name__: f for f in (type, repr, tuple, map, RuntimeError)}
+    builtins = {f.__name__: f for f in (type, repr, tuple, map, all, int, bool, str, list, RuntimeError)}
     scope = {f"__{name}": value for name, value in ({"defaults": schema.defaults} | builtins | names).items()}
     exec(compile(text, f"<pyxla {texts['name']}>", "exec"), scope)
     return scope[texts["name"]]

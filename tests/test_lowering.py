@@ -74,6 +74,38 @@ def test_changed_attributes_change_the_result():
     assert got == [1.0, 2.0, 1.0]
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"integer": 2.7},
+        {"integer": 2**63},
+        {"integers": [1, 1.5]},
+        {"integers": [-(2**63) - 1]},
+        {"maybe_integer": 1.9},
+        {"flag": "no"},
+        {"number": "3"},
+        {"numbers": [None]},
+        {"string": 3},
+    ],
+    ids=str,
+)
+def test_attribute_of_another_type_is_refused(changes):
+    """The op object emits calls past torch's dispatcher: it took 2.7 for the int 2, and 2**63 for -(2**63)."""
+    (name,) = changes
+    for call in (ops.probe_attributes, torch.ops.xla_gpu.probe_attributes):
+        with pytest.raises(RuntimeError, match=f"Expected a value of type .* for argument '{name}'"):
+            call(torch.zeros(1, device=DEVICE), **attributes(**changes))
+
+
+@pytest.mark.parametrize(
+    ("given", "want"), [({"flag": 0}, {"flag": False}), ({"number": 2}, {"number": 2.0}), ({"integers": (5, 6)}, {})]
+)
+def test_attribute_that_torch_converts(given, want):
+    want = ops.probe_attributes.reference(torch.zeros(1), **attributes(**given | want))
+    got = ops.probe_attributes(torch.zeros(1, device=DEVICE), **attributes(**given))
+    assert got[0].cpu().tolist() == want[0].tolist()
+
+
 @pytest.mark.parametrize("with_a", [False, True])
 @pytest.mark.parametrize("with_b", [False, True])
 @pytest.mark.parametrize("compiled", [False, True])
