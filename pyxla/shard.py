@@ -60,7 +60,7 @@ def shard(op: CustomOp, by: str, mesh: Mesh, axis: str | None = None) -> Callabl
     overload, mesh_text = _sharded_op(op, by).overload, str(mesh)
 
     def sharded(*args: Any, **kwargs: Any) -> Any:
-        return overload(*op.schema.bind(args, kwargs), mesh_text, axis)
+        return overload(*args, **kwargs, mesh=mesh_text, axis=axis)
 
     sharded.__name__, sharded.__doc__ = f"{op.name}_by_{by}", op.__doc__
     return sharded

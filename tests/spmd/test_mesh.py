@@ -231,6 +231,24 @@ def test_refuses_what_the_devices_do_not_divide(name, by, shapes, message, devic
     assert caught.value.message.startswith(message)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "named", "message"),
+    [
+        ((None,), {"epsilon": 1.0}, "Unknown keyword argument 'epsilon'"),
+        ((None,), {"weight": None}, "'weight' specified both as positional and keyword argument"),
+        ((None, 1.0, 2.0), {}, "expected at most 5 argument"),
+        ((), {}, "missing value for argument 'weight'"),
+    ],
+)
+def test_refuses_other_arguments_than_the_op(arguments, named, message):
+    """It dropped what it did not know, so that a misspelt attribute kept its default."""
+    norm = pyxla.shard(pyxla.find_op("rms_norm"), "rows", LINE)
+    x = torch.ones(8, 8, device=DEVICE)
+    assert norm(x, weight=None, eps=1.0).cpu()[0, 0].item() == pytest.approx(0.5**0.5)
+    with pytest.raises(RuntimeError, match=message):
+        norm(x, *arguments, **named)
+
+
 def test_has_no_gradient():
     x = torch.ones(8, 8, device=DEVICE, requires_grad=True)
     y = pyxla.shard(pyxla.find_op("rms_norm"), "rows", LINE)(x, None)
