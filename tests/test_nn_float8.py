@@ -1,5 +1,7 @@
 """XlaGpuAttention over a float8 PagedKVCache, against attention in float64 over keys and values rounded to float8."""
 
+import copy
+
 import pytest
 import torch
 import torch_xla
@@ -123,6 +125,16 @@ def test_scales_move_with_the_layer_and_lie_in_its_state():
     other.load_state_dict({"kv_scales": SCALES[1]})
     assert torch.equal(other.kv_scales, SCALES[1])
     assert not XlaGpuAttention(HEADS, D, SCALE, KV_HEADS).state_dict()
+
+
+@MODES
+def test_a_copy_of_a_layer_has_its_own_scales(mode):
+    """In mode "compile" the copy's function was bound to the layer that it was copied from, and took its scales."""
+    served = Served(mode, dtype=FLOAT8, scales=SCALES)
+    served.step([(served.open(), 2)])
+    served.layers[1] = copy.deepcopy(served.layers[0])
+    served.layers[1].kv_scales.copy_(SCALES[1])
+    assert served.step([(served.open(), 7)])[0] < 1e-5
 
 
 def call_layer(scales, dtype=FLOAT8):

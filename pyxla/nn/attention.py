@@ -140,7 +140,8 @@ class XlaGpuAttention(torch.nn.Module):
         self.register_buffer("kv_scales", kv_scales)
         self._reshape_and_cache = op_on(mesh, "reshape_and_cache", "heads")
         self._paged_attention = op_on(mesh, "paged_attention", "heads")
-        self._in_mode = in_mode(self._attend, self.mode)
+        # Not of a bound method: a copy of the layer has the same compiled function.
+        self._in_mode = in_mode(XlaGpuAttention._attend, self.mode)
 
     def forward(
         self,
@@ -167,8 +168,8 @@ class XlaGpuAttention(torch.nn.Module):
             ArgumentError: as the ops `reshape_and_cache` and `paged_attention`.
         """
         # A graph that is being compiled takes the layer in; a compiled function inside it would be one more boundary.
-        attend = self._attend if torch.compiler.is_compiling() else self._in_mode
-        return attend(query, key, value, kv_cache, metadata)
+        attend = XlaGpuAttention._attend if torch.compiler.is_compiling() else self._in_mode
+        return attend(self, query, key, value, kv_cache, metadata)
 
     def _attend(self, query, key, value, kv_cache, metadata: AttentionMetadata) -> torch.Tensor:
         tokens = query.shape[0]
