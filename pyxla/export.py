@@ -21,7 +21,14 @@ from pyxla.artifact_file import MODULE, write_artifact
 from pyxla.artifact_manifest import DTYPES, CallTarget, Manifest, Output, Tensor, installed_versions
 from pyxla.check import dtype_name
 from pyxla.errors import ArgumentError, mismatch
-from pyxla.lazy_trace import host_events, numbers_as_constants, pending_tensors, scalars_of_their_own, xla_tensors
+from pyxla.lazy_trace import (
+    data_of,
+    host_events,
+    numbers_as_constants,
+    pending_tensors,
+    scalars_of_their_own,
+    xla_tensors,
+)
 from pyxla.libraries import find_library
 from pyxla.manifest import file_digest
 
@@ -91,15 +98,14 @@ def _save(
     import torch_xla.core.xla_model as xla_model
 
     own = {id(tensor) for tensor in inputs.values()}
-    for tensor in pending_tensors([tensor for tensor in captured if id(tensor) not in own]):
-        raise ArgumentError(
-            mismatch(
-                "export", "fn", "a function that updates its arguments alone", f"an update of {_name(fn, tensor)}"
-            ),
-            "pass it as an argument",
-        )
-    updated = {id(tensor) for tensor in pending_tensors(list(inputs.values()))}
-    updates = {name: tensor for name, tensor in inputs.items() if id(tensor) in updated}
+    others = [tensor for tensor in captured if id(tensor) not in own]
+    _refuse_updates(fn, pending_tensors(others))
+    pending = {id(tensor) for tensor in pending_tensors(list(inputs.values()))}
+    updates = {
+        name: tensor
+        for (name, tensor), number in zip(inputs.items(), ids, strict=True)
+        if id(tensor) in pending or data_of(tensor) != [number]
+    }
     if not results and not updates:
         raise ArgumentError(
             mismatch("export", "fn", "tensor results, or an update of an argument", "neither"), "return a tensor"
@@ -114,6 +120,8 @@ def _save(
     weights = {i: tensor for i, tensor in zip(node_ids, data, strict=True) if i not in ids}
     places = {i: n for n, i in enumerate(weights)}
     names = _weight_names(fn, weights)
+    # After the weights have their names: asking may give a weight's data another tensor's number.
+    _refuse_updates(fn, [tensor for tensor in others if not ids.keys().isdisjoint(data_of(tensor))])
     module = xla_model.get_stablehlo_bytecode(outputs)
     calls, others = _call_targets(module)
     manifest = Manifest(
@@ -134,6 +142,16 @@ def _save(
     members = {MODULE: lambda: module}
     members |= {f"weights/{n}": lambda t=tensor: bytes_of_tensor(t) for n, tensor in enumerate(weights.values())}
     write_artifact(path, manifest, members)
+
+
+def _refuse_updates(fn: Callable, tensors: list[torch.Tensor]) -> None:
+    for tensor in tensors:
+        raise ArgumentError(
+            mismatch(
+                "export", "fn", "a function that updates its arguments alone", f"an update of {_name(fn, tensor)}"
+            ),
+            "pass it as an argument",
+        )
 
 
 def _check_module(fn: Callable) -> None:

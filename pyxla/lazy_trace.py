@@ -51,6 +51,17 @@ def pending_tensors(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return [tensor for tensor, is_pending in zip(tensors, pending, strict=True) if is_pending]
 
 
+def data_of(tensor: torch.Tensor) -> list[int]:
+    """Numbers of the tensors whose data this one is made of: its own alone, unless it was assigned to.
+
+    After `x.copy_(y)` x is not pending, it has the data of y. Data that several tensors have is numbered as that of the
+    one that was asked about last.
+    """
+    import torch_xla
+
+    return torch_xla._XLAC._get_tensors_xla_device_data_node([tensor])[0]
+
+
 def host_events() -> list[int]:
     """How often a graph was to run, and the host read a tensor, so far."""
     import torch_xla.debug.metrics as metrics
