@@ -71,8 +71,12 @@ def prepare(
         ArgumentError: arguments or results that the op does not take.
         LibraryError: no library, or one without this handler or without code for this GPU.
     """
-    values = op.schema.bind((), arguments)
-    operands = [None if values[a.index] is None else _buffer(op, a.name, values[a.index]) for a in op.schema.tensors]
+    values = in_order(op, arguments)
+
+    def buffer_of(name: str, value: torch.Tensor | Buffer) -> Buffer:
+        return _buffer(op, name, value, platform)
+
+    operands = [None if values[a.index] is None else buffer_of(a.name, values[a.index]) for a in op.schema.tensors]
     metas = list(values)
     for argument, operand in zip(op.schema.tensors, operands, strict=True):
         if operand is not None:
@@ -82,7 +86,7 @@ def prepare(
     if len(results) != len(expected):
         raise ArgumentError(mismatch(op.name, "results", f"{len(expected)} results", len(results)))
     for index, (result, want) in enumerate(zip(results, expected, strict=True)):
-        buffer = _buffer(op, f"result {index}", result)
+        buffer = buffer_of(f"result {index}", result)
         if (buffer.shape, buffer.dtype) != (tuple(want.shape), want.dtype):
             wanted, got = f"{tuple(want.shape)} of {want.dtype}", f"{buffer.shape} of {buffer.dtype}"
             raise ArgumentError(mismatch(op.name, f"result {index}", wanted, got))
@@ -90,16 +94,43 @@ def prepare(
     size = op.workspace_bytes(tuple(metas), platform)
     if size is not None:
         if workspace is None:
-            place = next(v.device for v in values if isinstance(v, torch.Tensor))
+            place = next((v.device for v in values if isinstance(v, torch.Tensor)), None)
+            if place is None:
+                raise ArgumentError(mismatch(op.name, "workspace", f"{size} bytes of memory", "none"))
             workspace = torch.empty(size, dtype=torch.uint8, device=place)
-        outputs.append(_buffer(op, "workspace", workspace))
+        outputs.append(buffer_of("workspace", workspace))
     attributes = {a.name: (a.kind, values[a.index]) for a in op.schema.attributes}
     return _Call(op, _handler(op, platform, library or find_library(op.library)), operands, outputs, attributes)
 
 
-def _buffer(op: CustomOp, name: str, value: torch.Tensor | Buffer) -> Buffer:
+def in_order(op: CustomOp, arguments: dict[str, Any]) -> tuple:
+    """All arguments of a call, with the defaults of those that are not there.
+
+    Args:
+        op: the op.
+        arguments: by name.
+
+    Raises:
+        ArgumentError: one is missing, or is none of the op's.
+    """
+    names = [argument.name for argument in op.schema.arguments]
+    if not set(names) - set(op.schema.defaults) <= set(arguments) <= set(names):
+        got = ", ".join(arguments) or "none"
+        raise ArgumentError(mismatch(op.name, "arguments", ", ".join(names), got))
+    return op.schema.bind((), arguments)
+
+
+# Memory of the host that is pinned a GPU reads too.
+_DEVICES = {"Host": ("cpu",), "CUDA": ("cuda", "cpu")}
+
+
+def _buffer(op: CustomOp, name: str, value: torch.Tensor | Buffer, platform: str) -> Buffer:
     if isinstance(value, Buffer):
         return value
+    devices = _DEVICES.get(platform)
+    if devices and value.device.type not in devices:
+        expected = f"a tensor on {devices[0]}, whose memory a handler for {platform} takes"
+        raise ArgumentError(mismatch(op.name, name, expected, value.device))
     if not value.is_contiguous():
         raise ArgumentError(mismatch(op.name, name, "a contiguous tensor", f"strides {value.stride()}"))
     return Buffer(value.data_ptr(), tuple(value.shape), value.dtype, value)

@@ -13,7 +13,7 @@ import torch
 
 from pyxla.errors import PyxlaError, mismatch
 from pyxla.op import CustomOp
-from pyxla.raw_call import Buffer, prepare
+from pyxla.raw_call import Buffer, in_order, prepare
 
 __all__ = ["call_raw"]
 
@@ -23,7 +23,7 @@ def call_raw(op: CustomOp, arguments: dict[str, Any], platform: str) -> tuple[to
 
     Args:
         op: the op.
-        arguments: by name, CPU tensors of any strides; they are left as they are.
+        arguments: by name, tensors of any strides; they are left as they are.
         platform: "Host" or "CUDA".
 
     Raises:
@@ -33,7 +33,7 @@ def call_raw(op: CustomOp, arguments: dict[str, Any], platform: str) -> tuple[to
     memory = _Host() if platform == "Host" else _Cuda()
     copies = {n: memory.copy(v) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
     metas = tuple(
-        torch.empty_like(v, device="meta") if isinstance(v, torch.Tensor) else v for v in op.schema.bind((), arguments)
+        torch.empty_like(v, device="meta") if isinstance(v, torch.Tensor) else v for v in in_order(op, arguments)
     )
     results = tuple(memory.empty(tuple(t.shape), t.dtype, 0xFF) for t in op.infer_results(metas))
     size = op.workspace_bytes(metas, platform)
@@ -44,7 +44,7 @@ def call_raw(op: CustomOp, arguments: dict[str, Any], platform: str) -> tuple[to
 
 class _Host:
     def copy(self, tensor: torch.Tensor) -> Buffer:
-        own = tensor.clone(memory_format=torch.contiguous_format)
+        own = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
         return Buffer(own.data_ptr(), tuple(own.shape), own.dtype, own)
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype, byte: int | None = None) -> Buffer:

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch_xla
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyxla_kernels.rms_norm.rms_norm import rms_norm
@@ -96,6 +97,13 @@ def test_what_the_op_does_not_take(probe_library):
     out = torch.empty(2, 8)
     for changes, results, message in (
         ({"x": torch.ones(8, 2).t()}, (out,), r"rms_norm: x: expected a contiguous tensor, got strides \(1, 2\)"),
+        (
+            {"x": torch.ones(2, 8, device="meta")},
+            (out,),
+            "rms_norm: x: expected a tensor on cpu, whose memory a handler for Host takes, got meta",
+        ),
+        ({}, (out.to(torch_xla.device()),), "rms_norm: result 0: expected a tensor on cpu, whose memory .* got xla:0"),
+        ({"epsilon": 1.0}, (out,), "rms_norm: arguments: expected x, weight, eps, got x, weight, eps, epsilon"),
         ({"x": torch.ones(2, 8).int()}, (out,), "rms_norm: x: expected dtype float32 or bfloat16 or float16, got int"),
         ({}, (), "rms_norm: results: expected 1 results, got 0"),
         ({}, (torch.empty(8, 2),), r"rms_norm: result 0: expected \(2, 8\) of torch.float32, got \(8, 2\) of"),
@@ -105,6 +113,36 @@ def test_what_the_op_does_not_take(probe_library):
             raw_call.prepare(rms_norm, good | changes, results, "Host")
     with pytest.raises(LibraryError, match="rms_norm: target: expected xla_gpu_rms_norm on Host, got xla_gpu_probe_"):
         raw_call.prepare(rms_norm, good, (out,), "Host", library=probe_library)
+
+
+@pytest.mark.parametrize("call", [call_raw, lambda op, given, where: raw_call.prepare(op, given, (), where)])
+@pytest.mark.parametrize("given", [{}, {"weight": None, "eps": 1.0}, {"x": torch.ones(2, 8), "weight": None, "to": 3}])
+def test_missing_and_unknown_arguments(call, given):
+    """A missing one was a KeyError, an unknown one was dropped."""
+    message = f"rms_norm: arguments: expected x, weight, eps, got {', '.join(given) or 'none'}"
+    with pytest.raises(ArgumentError) as caught:
+        call(rms_norm, given, "Host")
+    assert caught.value.message == message
+
+
+def test_workspace_of_a_call_on_buffers(probe_library):
+    x, out = torch.zeros(3), torch.empty(1)
+    buffers = [raw_call.Buffer(t.data_ptr(), tuple(t.shape), t.dtype, t) for t in (x, out)]
+
+    def prepare(**workspace):
+        arguments = {"x": buffers[0], "size": 5}
+        return raw_call.prepare(ops.probe_workspace, arguments, buffers[1:], "Host", library=probe_library, **workspace)
+
+    with pytest.raises(ArgumentError, match=r"^probe_workspace: workspace: expected 0 bytes of memory, got none$"):
+        prepare()
+    prepare(workspace=torch.empty(0, dtype=torch.uint8))()
+    assert out.item() == 0.0
+
+
+def test_tensors_on_xla_are_copied_to_the_handler():
+    x = torch.randn(2, 8)
+    (got,) = call_raw(rms_norm, {"x": x.to(torch_xla.device()), "weight": None}, "Host")
+    torch.testing.assert_close(got, rms_norm.reference(x, None))
 
 
 @settings(max_examples=30)

@@ -18,7 +18,7 @@ import torch
 from pyxla.benchmark import Arguments
 from pyxla.benchmark.check import Expected
 from pyxla.op import CustomOp
-from pyxla.raw_call import prepare
+from pyxla.raw_call import in_order, prepare
 
 WARM_UP = 3
 _MOST_CALLS = 128
@@ -147,7 +147,7 @@ class Raw:
             PyxlaError: the handler's own error.
         """
         self._op, self._arguments, self._device = op, arguments, device
-        values = op.schema.bind((), arguments)
+        values = in_order(op, arguments)
         metas = tuple(torch.empty_like(v, device="meta") if isinstance(v, torch.Tensor) else v for v in values)
         self.results = op.infer_results(metas)
         self.chained = chained_operand(op, arguments, self.results)
