@@ -14,6 +14,7 @@ Each raises an AssertionError in the form of pyxla's errors, which says what was
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -109,11 +110,21 @@ def assert_no_fallback() -> Iterator[None]:
     Raises:
         AssertionError: some did; the message names them.
     """
-    before = _fallbacks()
-    yield
+    import torch_xla.debug.metrics as metrics
+
+    before, cleared, clear = _fallbacks(), Counter(), metrics.clear_counters
+
+    def clear_counters() -> None:
+        cleared.update(_fallbacks())
+        clear()
+
     # torch_xla clears its counters when torch.compile looks for fallbacks.
-    after = {name: (count, before.get(name, 0)) for name, count in _fallbacks().items()}
-    ran = {name: now - then if now >= then else now for name, (now, then) in after.items() if now != then}
+    metrics.clear_counters = clear_counters
+    try:
+        yield
+    finally:
+        metrics.clear_counters = clear
+    ran = cleared + _fallbacks() - before
     if ran:
         listed = ", ".join(f"{name} ({count})" for name, count in sorted(ran.items()))
         raise AssertionError(
@@ -124,10 +135,10 @@ def assert_no_fallback() -> Iterator[None]:
         )
 
 
-def _fallbacks() -> dict[str, int]:
+def _fallbacks() -> Counter[str]:
     import torch_xla.debug.metrics as metrics
 
-    return {name: metrics.counter_value(name) or 0 for name in metrics.executed_fallback_ops()}
+    return Counter({name: metrics.counter_value(name) or 0 for name in metrics.executed_fallback_ops()})
 
 
 def _targets(op: str) -> set[str]:

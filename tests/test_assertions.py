@@ -166,16 +166,32 @@ def test_fallback_that_has_happened_before_counts_again():
     assert "(1)" in message(lambda: run_block(pyxla.assert_no_fallback(), lambda: falls_back(x)))
 
 
-def test_fallback_after_the_counters_were_cleared():
-    """torch_xla clears its counters while torch.compile looks for fallbacks."""
+@pytest.mark.parametrize("times_before", [0, 1, 3])
+def test_fallback_after_the_counters_were_cleared(times_before):
+    """torch_xla clears its counters while torch.compile looks for fallbacks. As many as before were none at all."""
     import torch_xla.debug.metrics as metrics
 
     x = tensor(16)
-    for _ in range(3):
+    metrics.clear_counters()
+    for _ in range(times_before):
         falls_back(x)
 
     def work():
         metrics.clear_counters()
         falls_back(x)
+
+    clear = metrics.clear_counters
+    assert "aten::special_i1e (1)" in message(lambda: run_block(pyxla.assert_no_fallback(), work))
+    assert metrics.clear_counters is clear
+
+
+def test_fallback_before_the_counters_were_cleared():
+    import torch_xla.debug.metrics as metrics
+
+    x = tensor(16)
+
+    def work():
+        falls_back(x)
+        metrics.clear_counters()
 
     assert "aten::special_i1e (1)" in message(lambda: run_block(pyxla.assert_no_fallback(), work))
