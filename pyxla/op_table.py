@@ -19,6 +19,9 @@ SYMBOL = "pyxla_op_table"
 VERSION = 2
 
 _ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
+# The mark, 64 bits, little-endian; a program header has this size.
+_ELF_64 = b"\x7fELF\x02\x01"
+_SEGMENT_BYTES = 56
 
 
 @dataclass(frozen=True)
@@ -117,15 +120,15 @@ def check_elf(path: Path) -> None:
         size = path.stat().st_size
         with path.open("rb") as file:
             header = file.read(64)
-            if len(header) < 64 or header[:4] != b"\x7fELF" or header[4] != 2:
+            if len(header) < 64 or header[:6] != _ELF_64 or header[54:56] != _SEGMENT_BYTES.to_bytes(2, "little"):
                 raise LibraryError(
                     mismatch(op_of(path), "library", "a 64-bit ELF library", f"another file at {path}"), rebuild(path)
                 )
             (machine,) = struct.unpack_from("<H", header, 18)
             segment_offset, section_offset = struct.unpack_from("<QQ", header, 32)
-            segment_size, segment_count, section_size, section_count = struct.unpack_from("<4H", header, 54)
-            file.seek(segment_offset)
-            segments = file.read(segment_size * segment_count)
+            segment_count, section_size, section_count = struct.unpack_from("<3H", header, 56)
+            file.seek(min(segment_offset, size))
+            segments = file.read(_SEGMENT_BYTES * segment_count)
     except OSError as error:
         raise LibraryError(mismatch(op_of(path), "library", "a readable file", error), rebuild(path)) from error
     expected_machine = _ELF_MACHINES.get(platform.machine())
@@ -134,8 +137,8 @@ def check_elf(path: Path) -> None:
             mismatch(op_of(path), "library", f"code for {platform.machine()}", f"ELF machine {machine} in {path}"),
             rebuild(path),
         )
-    ends = [section_offset + section_size * section_count, segment_offset + segment_size * segment_count]
-    for offset in range(0, len(segments) - segment_size + 1, segment_size or 1):
+    ends = [section_offset + section_size * section_count, segment_offset + _SEGMENT_BYTES * segment_count]
+    for offset in range(0, len(segments) - _SEGMENT_BYTES + 1, _SEGMENT_BYTES):
         file_offset, _, _, file_size = struct.unpack_from("<4Q", segments, offset + 8)
         ends.append(file_offset + file_size)
     if size < max(ends):

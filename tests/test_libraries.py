@@ -113,6 +113,26 @@ def test_text_file_instead_of_a_library(tmp_path):
         read_op_table(path)
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "expected"),
+    [
+        (5, b"\x02", "a 64-bit ELF library"),  # big-endian
+        (54, b"\x00\x00", "a 64-bit ELF library"),  # the size of a program header
+        (54, b"\x14\x00", "a 64-bit ELF library"),
+        (32, b"\xff" * 8, r"\d+ bytes, as its ELF header says"),  # where the program headers are
+        (40, b"\xff" * 8, r"\d+ bytes, as its ELF header says"),  # where the sections are
+    ],
+)
+def test_header_that_was_altered(tmp_path, place, value, expected):
+    """A size or an offset that no library has ended in struct.error or ValueError."""
+    content = bytearray((BUILT / "libsimple_add.so").read_bytes())
+    content[place : place + len(value)] = value
+    path = tmp_path / "libsimple_add.so"
+    path.write_bytes(content)
+    with pytest.raises(LibraryError, match=f"^simple_add: library: expected {expected}, got "):
+        read_op_table(path)
+
+
 def test_library_for_another_machine(tmp_path):
     content = bytearray((BUILT / "libsimple_add.so").read_bytes())
     content[18:20] = (183 if content[18] == 62 else 62).to_bytes(2, "little")
