@@ -124,19 +124,20 @@ def check_architecture(library: Library, capability: tuple[int, int]) -> None:
     """Raises LibraryError unless the library has code that a GPU of this compute capability can run.
 
     A real architecture runs on GPUs of its major version from its minor version on ("90a" on 9.0 alone); PTX
-    ("100-virtual") is compiled by the driver for any GPU that is not older.
+    ("100-virtual", and "100" is both) is compiled by the driver for any GPU that is not older ("100f" of its major
+    version alone).
     """
     for architecture in library.table.cuda_architectures:
-        match = re.fullmatch(r"(\d+)(\d)([af]?)-(real|virtual)", architecture)
+        match = re.fullmatch(r"(\d+)(\d)([af]?)(-real|-virtual)?", architecture)
         if match is None:
             continue
         built_for = (int(match[1]), int(match[2]))
-        if match[3]:
+        if match[3] == "a":
             fits = built_for == capability
-        elif match[4] == "virtual":
-            fits = built_for <= capability
-        else:
+        elif match[3] == "f" or match[4] == "-real":
             fits = built_for[0] == capability[0] and built_for[1] <= capability[1]
+        else:
+            fits = built_for <= capability
         if fits:
             return
     have = ", ".join(library.table.cuda_architectures) or "no CUDA code"

@@ -207,8 +207,20 @@ def test_architecture_fits(capability):
 
 
 @pytest.mark.parametrize(
+    ("architecture", "capability"),
+    [("100f-real", (10, 3)), ("100f-virtual", (10, 3)), ("90", (9, 0)), ("90", (12, 0)), ("90a", (9, 0))],
+)
+def test_other_architecture_that_fits(architecture, capability):
+    """CMake's other forms: code of a family of GPUs, and code and PTX in one."""
+    registry.check_architecture(library(cuda_architectures=(architecture,)), capability)
+
+
+@pytest.mark.parametrize(
     ("architectures", "capability"),
     [
+        (("100f-real", "100f-virtual"), (12, 0)),
+        (("103f-real",), (10, 0)),
+        (("90a", "90a-virtual"), (10, 0)),
         (("80-real", "90a-real", "100-real", "100-virtual"), (7, 5)),
         (("90a-real",), (10, 0)),
         (("80-real",), (9, 0)),
