@@ -77,13 +77,17 @@ def preloaded_libraries() -> tuple[Library, ...]:
 
 
 def _mapped_path(entry: str) -> Path | None:
-    """The file of an LD_PRELOAD entry; a bare name is looked up among the files that the process has mapped."""
-    if "/" in entry:
+    """The file of an LD_PRELOAD entry.
+
+    A bare name, which the loader searches for, and a path with $ORIGIN, $LIB or $PLATFORM, which it fills in, are found
+    among the files that the process has mapped.
+    """
+    if "/" in entry and "$" not in entry:
         return Path(entry)
     mapped = {
         Path("/" + line.partition("/")[2]) for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line
     }
-    return next((path for path in mapped if path.name == entry), None)
+    return next((path for path in mapped if path.name == Path(entry).name), None)
 
 
 def library_path(op: str) -> tuple[Path, str] | None:

@@ -41,6 +41,15 @@ print(registry._registered[("xla_gpu_simple_add", "Host")])
     assert output == [str([[3.0] * 3] * 2), str(BUILT / "libsimple_add.so")]
 
 
+@pytest.mark.parametrize("variable", ["$ORIGIN", "${ORIGIN}"])
+def test_preloaded_library_by_a_path_that_the_loader_fills_in(variable):
+    """Read as a path, it was a file that is not there, and `import torch_xla` failed."""
+    built = os.path.relpath(BUILT, Path(sys.executable).resolve().parent)
+    script = "import torch_xla; from pyxla import registry; print(*registry._registered.values())"
+    output = run_script(script, preload=f"{variable}/{built}/libsimple_add.so").stdout.split()
+    assert output == [str(BUILT / "libsimple_add.so")]
+
+
 def test_without_preload_the_built_library_is_registered_on_first_use():
     script = """
 import torch, torch_xla
