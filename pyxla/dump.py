@@ -14,7 +14,7 @@ import itertools
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -179,7 +179,7 @@ def _field(number: int, content: bytes) -> bytes:
 
 @contextmanager
 def written_files(folder: Path, pattern: str) -> Iterator[list[Path]]:
-    """Collects the files of this pattern that come to a folder inside the block, in the order of their names.
+    """Collects the files of this pattern that come to a folder inside the block, in their order.
 
     Args:
         folder: where XLA writes.
@@ -189,4 +189,9 @@ def written_files(folder: Path, pattern: str) -> Iterator[list[Path]]:
     found: list[Path] = []
     yield found
     with contextlib.suppress(FileNotFoundError):
-        found.extend(sorted(set(folder.glob(pattern)) - before))
+        found.extend(in_order(set(folder.glob(pattern)) - before))
+
+
+def in_order(files: Iterable[Path]) -> list[Path]:
+    """Files that XLA has numbered, in the order of their numbers: module_9999 comes before module_10000."""
+    return sorted(files, key=lambda path: [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", path.name)])

@@ -2,6 +2,7 @@
 
 import os
 
+from pyxla.dump import written_files
 from pyxla.trace.causes import Module, changes
 from pyxla.trace.events import dynamo_events, graph_events
 from pyxla.trace.report import Files
@@ -45,6 +46,17 @@ def test_a_block_that_was_cut_short_is_left_out():
 
 def test_dynamo_s_file_may_be_empty():
     assert dynamo_events("").breaks.total() == 0
+
+
+def test_modules_past_the_four_digits_of_their_names_keep_their_order(tmp_path):
+    """Modules are joined with compilations by their order: from the ten thousandth on all were another's."""
+    names = [f"module_{number:04d}.SyncTensorsGraph.15.before_optimizations.txt" for number in (9, 1000, 9999, 10000)]
+    with written_files(tmp_path, "*.txt") as found:
+        for name in reversed(names):
+            (tmp_path / name).write_text("")
+    files = Files(tmp_path, tmp_path, tmp_path, tmp_path, tmp_path, since=0)
+    assert [path.name for path in files.written(tmp_path, "*.txt")] == names
+    assert [path.name for path in found] == names
 
 
 def test_files_of_an_earlier_run_are_left_out(tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pyxla import hlo_text
+from pyxla.dump import in_order
 from pyxla.trace.causes import Change, Module, changes
 from pyxla.trace.events import Event, dynamo_events, graph_events, ir_graphs
 from pyxla.trace.places import Place, only_call
@@ -41,13 +42,13 @@ class Files:
     since: float
 
     def written(self, folder: Path, pattern: str) -> list[Path]:
-        """The files of this run.
+        """The files of this run, in their order.
 
         Args:
             folder: where.
             pattern: which, as glob takes it.
         """
-        return sorted(path for path in folder.glob(pattern) if path.stat().st_mtime >= self.since)
+        return in_order(path for path in folder.glob(pattern) if path.stat().st_mtime >= self.since)
 
 
 @dataclass
