@@ -19,10 +19,11 @@ short signed sizeof static static_assert static_cast struct switch template this
 typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq
 assert errno linux main stderr stdin stdout unix
 """
-# Targets of CMake and ninja, and what lies in kernels/ and in an op folder beside ops.
+# Targets of CMake and ninja, what lies in kernels/ and in an op folder beside ops, and other packages of the flake.
 _BUILD_WORDS = """
-all cases clean cmake codegen common conftest default depend devtool edit_cache help install kernels
-list_install_components package package_source preinstall rebuild_cache test uninstall
+all cases clean cmake codegen common conftest default depend devtool docs edit_cache help install kernels
+list_install_components package package_source pjrt_proxy preinstall python rebuild_cache set_device test triton_kernels
+uninstall wheel
 """
 # lib<name>.so would be taken for one that torch or CUDA loads by that name.
 _LIBRARIES = """

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from devtool.names import argument_problem, op_problem
+from tests.conftest import ROOT
 from tests.devtool_tree import Tree, tree_on_a_bad_disk
 
 ALL_KINDS = (
@@ -281,8 +282,16 @@ def test_changed_line_fails_the_test(changed, name):
     assert changed.stdout.splitlines()[-1] == f"0 passed, {len(CHANGES)} failed, 0 skipped"
 
 
-def test_existing_ops_have_names_that_new_op_takes():
-    from tests.conftest import ROOT
+def test_names_that_the_build_has_already_are_refused():
+    """An op named set_device ended CMake; Triton's file of one named triton_kernels overwrote its Python file."""
+    targets = re.findall(r"add_library\((\w+)", "".join(p.read_text() for p in ROOT.glob("pyxla/*/CMakeLists.txt")))
+    packages = re.search(r"reserved = \[(.*)\];", (ROOT / "nix/ops.nix").read_text())[1]
+    files = [path.name.partition(".")[0] for path in ROOT.glob("devtool/template/*/[a-z]*.py.jinja")]
+    names = [*targets, *re.findall(r"\w+", packages), *files]
+    assert {"set_device", "docs", "triton_kernels"} <= set(names)
+    assert [name for name in names if op_problem(name) is None] == []
 
+
+def test_existing_ops_have_names_that_new_op_takes():
     ops = [path.parent.name for path in ROOT.glob("kernels/*/*_ffi.cc")]
     assert ops and [op for op in ops if op_problem(op)] == []
