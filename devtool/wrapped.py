@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import platform
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 from devtool.errors import MISUSED, DevtoolError
 
 _HEADERS = (".h", ".hh", ".hpp", ".cuh", ".inc")
+# What the file may be called: the name stands in CMake's commands, in an #include and behind vendor/.
+_FILE = re.compile(r"\w[\w.+-]*", re.ASCII)
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 
 
@@ -66,8 +69,10 @@ def read_wrapped(library: str | None, symbols: Sequence[str], version: str | Non
     if path.suffix in _HEADERS:
         if symbols:
             raise _refused("--symbol", "none for a header", symbols[0], "leave it out")
+        _check_file(path.name, path, "copy it to a file of another name")
         return Wrapped(path, path.name, path.stem, version, licence, ())
     soname, exported = _read_library(path)
+    _check_file(soname, path, f"link it with -Wl,-soname,NAME.so, or patchelf --set-soname NAME.so {path}")
     if not symbols:
         raise _refused("--symbol", "each function of the library that the op calls", "none", "--symbol NAME")
     for symbol in symbols:
@@ -80,7 +85,6 @@ def read_wrapped(library: str | None, symbols: Sequence[str], version: str | Non
 
 def _read_library(path: Path) -> tuple[str, list[str]]:
     """The name that the loader looks for, and what the library exports."""
-    from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
 
     try:
@@ -91,7 +95,7 @@ def _read_library(path: Path) -> tuple[str, list[str]]:
             tags = list(dynamic.iter_tags()) if dynamic else []
             table = elf.get_section_by_name(".dynsym")
             symbols = list(table.iter_symbols()) if table else []
-    except (ELFError, OSError, ValueError) as error:
+    except Exception as error:  # whatever pyelftools' parser trips over
         raise _refused(
             "--library", "an ELF library or a header", f"{error} in {path}", "name a .so or .h file"
         ) from None
@@ -103,6 +107,13 @@ def _read_library(path: Path) -> tuple[str, list[str]]:
         raise _refused("--library", f"code for {platform.machine()} ({expected})", f"{machine} in {path}", hint)
     soname = next((tag.soname for tag in tags if tag.entry.d_tag == "DT_SONAME"), path.name)
     return soname, [symbol.name for symbol in symbols if symbol["st_shndx"] != "SHN_UNDEF" and symbol.name]
+
+
+def _check_file(name: str, path: Path, hint: str) -> None:
+    """Raises DevtoolError unless a file in vendor/ can have this name."""
+    if not _FILE.fullmatch(name):
+        got = repr(name) if name == path.name else f"the SONAME {name!r} in {path}"
+        raise _refused("--library", "a name of letters, digits and _ . + -, no path", got, hint)
 
 
 def _refused(option: str, expected: str, got: object, hint: str) -> DevtoolError:

@@ -222,6 +222,10 @@ REFUSED = {
         ["--library", "LIB/riscv.so", *SYMBOL],
         "--library: expected code for x86_64 (EM_X86_64), got EM_RISCV",
     ),
+    "file-name": (
+        ["--library", "LIB/scale 2.h", *OPTIONS],
+        "--library: expected a name of letters, digits and _ . + -, no path, got 'scale 2.h'",
+    ),
     "header": (["--library", "LIB/scaled.h", *SYMBOL], "--symbol: expected none for a header, got x"),
 }
 
@@ -233,11 +237,25 @@ def test_new_op_refuses(tree, case):
     subprocess.run(["gcc", "-c", theirs / "scale.c", "-o", theirs / "scale.o"], check=True)
     data = (theirs / "libscale.so.1.2").read_bytes()
     (theirs / "riscv.so").write_bytes(data[:18] + b"\xf3\x00" + data[20:])
+    (theirs / "scale 2.h").write_text(HEADER)
     result = tree.run(
         "new-op", "unwritten", SCHEMA, "--route", "wrap", *(o.replace("LIB", str(theirs)) for o in options)
     )
     assert result.returncode == 2 and not (tree.kernels / "unwritten").exists()
     assert result.stderr.startswith("new-op: " + message.replace("LIB", str(theirs))) and "\nhint: " in result.stderr
+
+
+def test_library_whose_soname_is_a_path(tree):
+    """Cause: vendor/ and an absolute path make that path, so new-op overwrote the file that the SONAME names."""
+    theirs = tree.root / "theirs"
+    other = theirs / "other.so"
+    other.write_text("theirs")
+    command = ["gcc", "-shared", f"-Wl,-soname,{other}", "-fPIC", "-o", theirs / "path.so", theirs / "scale.c"]
+    subprocess.run(command, check=True)
+    result = wrap(tree, "unwritten", theirs / "path.so", "--symbol", "scale_f32", *OPTIONS)
+    assert result.returncode == 2 and not (tree.kernels / "unwritten").exists()
+    assert f"digits and _ . + -, no path, got the SONAME '{other}' in {theirs}/path.so\n\nhint: " in result.stderr
+    assert other.read_text() == "theirs"
 
 
 def test_options_of_wrap_with_another_route(tree):
