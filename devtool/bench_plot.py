@@ -9,6 +9,7 @@ from typing import Any
 from devtool.bench_file import OURS, Case, Run
 from devtool.bench_table import rate
 from devtool.errors import MISUSED, DevtoolError, explain
+from devtool.files import require_place
 
 # Colours that differ in brightness too; peers are grey.
 _COLORS = {"raw": "#0b3c5d", "raw step": "#328cc1", "xla step": "#d9a441"}
@@ -20,6 +21,7 @@ def check_plot(path: Path) -> None:
     """Raises DevtoolError, before anything is measured, if the picture could not be written."""
     if path.suffix != ".png":
         raise DevtoolError(f"bench: --plot: expected a file that ends in .png, got {path}", f"{path}.png", MISUSED)
+    require_place("bench: --plot", path)
     if importlib.util.find_spec("matplotlib") is None:
         message = "bench: --plot: expected matplotlib, got none"
         raise DevtoolError(message, "run devtool through bin/devtool, which installs it, or pip install matplotlib")

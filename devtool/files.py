@@ -1,16 +1,43 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and whether one can be written, before any work is done for it."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+from devtool.errors import MISUSED, DevtoolError
+
+
+def require_place(option: str, path: Path, exit_code: int = MISUSED) -> None:
+    """Checks that a file could be written.
+
+    Args:
+        option: the command and its option that names the file, for the error.
+        path: the file.
+        exit_code: of the error.
+
+    Raises:
+        DevtoolError: its folder does not exist, or the file or folder cannot be written.
+    """
+    if not path.parent.is_dir():
+        message = f"{option}: expected a file in a folder that exists, got {path}"
+        raise DevtoolError(message, f"mkdir -p {path.parent}", exit_code)
+    written = [path] if _is_stream(path) else [path.resolve().parent, *([path] if path.exists() else [])]
+    if path.is_dir() or not all(os.access(place, os.W_OK) for place in written):
+        message = f"{option}: expected a file that can be written, got {path}"
+        raise DevtoolError(message, "name another file", exit_code)
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes the file, and leaves what was there as it was if that fails.
+    """Writes the file, and leaves what was there as it was if that fails; a link, a pipe or a device stays one.
 
     Raises:
         OSError: the disk or the folder does not take it.
     """
+    if _is_stream(path):
+        path.write_text(text, encoding="utf-8")
+        return
+    path = path.resolve()
     unfinished = path.with_name(f".{path.name}.new")
     try:
         unfinished.write_text(text, encoding="utf-8")
@@ -18,3 +45,8 @@ def write_whole(path: Path, text: str) -> None:
     except OSError:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def _is_stream(path: Path) -> bool:
+    """A pipe or a device, such as /dev/stdout."""
+    return path.exists() and not path.is_file() and not path.is_dir()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from collections.abc import Sequence
@@ -17,8 +16,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from devtool import project
 from devtool.bench_file import Run
-from devtool.errors import DevtoolError, explain
-from devtool.files import write_whole
+from devtool.errors import FAILED, DevtoolError, explain
+from devtool.files import require_place, write_whole
 from devtool.hlo_svg import STYLE
 from devtool.records import fingerprint, read_benches, read_tests
 from devtool.report_live import look
@@ -39,7 +38,7 @@ def write_report(names: Sequence[str], output: Path) -> None:
         DevtoolError: no such op, or no place for the page. What is wrong with one op stands in the page.
     """
     ops = project.select_ops("report", names)
-    _require_place(output)
+    require_place("report: --output", output, FAILED)
     click.echo(f"report: looks at {', '.join(ops)}", err=True)
     live, machine_code = _look(ops)
     runs, foreign = read_benches()
@@ -69,15 +68,6 @@ def _look(ops: Sequence[str]) -> tuple[dict[str, dict[str, Any]], dict[str, dict
         finally:
             stop.set()
             pool.shutdown(cancel_futures=True)
-
-
-def _require_place(output: Path) -> None:
-    if not output.parent.is_dir():
-        message = f"report: --output: expected a file in a folder that exists, got {output}"
-        raise DevtoolError(message, f"mkdir -p {output.parent}")
-    if not os.access(output.parent, os.W_OK) or (output.exists() and not os.access(output, os.W_OK)):
-        message = f"report: --output: expected a file that can be written, got {output}"
-        raise DevtoolError(message, "name another folder")
 
 
 def _sass(op: str, stop: threading.Event) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from devtool.errors import FAILED, INTERRUPTED, MISUSED, DevtoolError
+from devtool.files import require_place
 from devtool.run import run_through
 
 
@@ -61,9 +62,8 @@ def _require(script: str, json_file: str | None) -> None:
         got = "a folder at" if Path(script).is_dir() else "none at"
         message = f"trace: SCRIPT: expected a Python file, got {got} {script}"
         raise DevtoolError(message, "devtool trace [OPTIONS] SCRIPT [ARGS]", MISUSED)
-    if json_file not in (None, "-") and not Path(json_file).absolute().parent.is_dir():
-        message = f"trace: --json: expected a file in a folder that exists, got {json_file}"
-        raise DevtoolError(message, "make the folder, or --json - for stdout", MISUSED)
+    if json_file not in (None, "-"):
+        require_place("trace: --json", Path(json_file))
 
 
 def _environment(folder: Path, *, ir: bool) -> tuple[dict[str, str], dict[str, Path]]:

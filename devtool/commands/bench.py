@@ -71,6 +71,7 @@ def bench(
     from devtool.bench_plot import check_plot, plot_run
     from devtool.bench_table import print_run
     from devtool.building import Options
+    from devtool.files import require_place
     from devtool.records import keep_bench
 
     selection = Selection(ops, cases, layers, device, rounds)
@@ -79,6 +80,8 @@ def bench(
             click.echo(f"{entry['op']}\t{entry['case']}\t{entry['why']}")
         return
     before = read_run("--compare", compare_file) if compare_file else None
+    if json_file:
+        require_place("bench: --json", json_file)
     if plot_file:
         check_plot(plot_file)
     if load_file:

@@ -1,0 +1,77 @@
+"""devtool.files: where a file may be written, and how; and that the commands ask before they work for it."""
+
+import os
+import stat
+import threading
+
+import pytest
+from click.testing import CliRunner
+
+from devtool.cli import cli
+from devtool.errors import DevtoolError
+from devtool.files import require_place, write_whole
+
+
+@pytest.mark.parametrize("existing", [None, "before"])
+def test_file_is_replaced_as_a_whole(tmp_path, existing):
+    path = tmp_path / "file"
+    if existing:
+        path.write_text(existing)
+    write_whole(path, "after")
+    assert path.read_text() == "after" and list(tmp_path.iterdir()) == [path]
+
+
+def test_link_stays_a_link(tmp_path):
+    (tmp_path / "there").mkdir()
+    target, link = tmp_path / "there/file", tmp_path / "link"
+    link.symlink_to(target)
+    for text in ("first", "second"):
+        write_whole(link, text)
+        assert link.is_symlink() and target.read_text() == text
+
+
+def test_pipe_stays_a_pipe(tmp_path):
+    """Cause: the new file took the place of what the path names: for root of /dev/stdout, or of /dev/null."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    said = []
+    reader = threading.Thread(target=lambda: said.append(pipe.read_text()))
+    reader.start()
+    require_place("report: --output", pipe)
+    write_whole(pipe, "page")
+    reader.join(timeout=20)
+    assert said == ["page"] and stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("none/run", "in a folder that exists"), ("", "that can be written")])
+def test_place_where_no_file_can_be(tmp_path, name, expected):
+    with pytest.raises(DevtoolError, match=f"^bench: --json: expected a file {expected}, got ") as caught:
+        require_place("bench: --json", tmp_path / name)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("where", "arguments"),
+    [
+        ("bench: --json", ["bench", "simple_add", "--json", "FILE"]),
+        ("bench: --plot", ["bench", "simple_add", "--plot", "FILE.png"]),
+        ("hlo: --graph", ["hlo", "script.py", "--graph", "FILE"]),
+        ("trace: --json", ["trace", "--json", "FILE", "script.py"]),
+        ("report: --output", ["report", "--output", "FILE"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_commands_ask_before_they_work(tmp_path, monkeypatch, where, arguments):
+    """Cause: bench measured for minutes, then refused to write, and showed no table either."""
+
+    def work(*arguments, **options):
+        raise AssertionError("works before it knows that there is a place for the result")
+
+    for name in ("bench.measure", "lowered.inspect_script", "trace.run_through", "report._look"):
+        monkeypatch.setattr(f"devtool.{name}", work)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").touch()
+    file = f"{tmp_path}/none/file"
+    result = CliRunner().invoke(cli, [a.replace("FILE", file) for a in arguments], standalone_mode=False)
+    assert isinstance(result.exception, DevtoolError)
+    assert result.exception.message.startswith(f"{where}: expected a file in a folder that exists, got {file}")
