@@ -57,7 +57,7 @@ def fingerprint(op: str) -> str:
     More than pyxla.source_digest, which is of the library alone.
     """
     kernels, total = project.kernels(), hashlib.sha256()
-    found = [path for folder in (op, "common", "cmake") for path in (kernels / folder).glob("*")]
+    found = [path for files in (f"{op}/*", f"{op}/vendor/**/*", "common/*", "cmake/*") for path in kernels.glob(files)]
     for path in sorted([*found, kernels / "CMakeLists.txt"]):
         if path.is_file() and path.suffix != ".md":
             total.update(f"{path.relative_to(kernels).as_posix()}\0".encode())

@@ -30,6 +30,7 @@ def kernels(monkeypatch, tmp_path):
         "one/one_ffi.cc",
         "one/cases.py",
         "one/NOTES.md",
+        "one/vendor/include/theirs.h",
         "common/ffi.h",
         "cmake/exports.map",
         "CMakeLists.txt",
@@ -62,7 +63,7 @@ def test_whole_run_is_read_as_it_was_kept(kernels):
     ("name", "belongs"),
     [
         *[("one/one_ffi.cc", True), ("one/cases.py", True), ("common/ffi.h", True), ("cmake/exports.map", True)],
-        *[("CMakeLists.txt", True), ("one/NOTES.md", False)],
+        *[("CMakeLists.txt", True), ("one/vendor/include/theirs.h", True), ("one/NOTES.md", False)],
     ],
 )
 def test_fingerprint_is_of_what_a_test_depends_on(kernels, name, belongs):
