@@ -17,6 +17,7 @@ from devtool.names import argument_problem
 
 KINDS = ("Tensor", "Tensor?", "int", "int?", "float", "float?", "bool", "str", "int[]", "float[]")
 _MOST_ARGUMENTS = 64
+_MOST_DIGITS = len(str(-(2**63)))
 _TERMINALS = {
     "LPAR": "'('", "RPAR": "')'", "COMMA": "','", "EQUAL": "'='", "__ANON_0": "'->'", "NAME": "a name", "SUFFIX": "'?'",
     "WRITE": "'!'", "NUMBER": "a number", "STRING": "a string", "LIST": "a list",
@@ -182,12 +183,12 @@ class _Reader:
             "int": type(value) is int and -(2**63) <= value < 2**63,
             "float": type(value) in (int, float) and _torch_reads(float(value)),
             "bool": type(value) is bool,
-            "str": type(value) is str and "\\" not in value and '"' not in value,
+            "str": type(value) is str and value.isprintable() and "\\" not in value and '"' not in value,
         }[kind.removesuffix("?")]
         if not (fits or (optional and value is None)):
             wanted = {
                 "Tensor": "no default", "Tensor?": "None", "int": "a 64-bit integer", "float": "a number",
-                "bool": "True or False", "str": "a string without quotes or backslashes in it",
+                "bool": "True or False", "str": "a string without quotes or backslashes in it, all of it printable",
             }  # fmt: skip
             expected = wanted.get(kind) or f"{wanted[kind[:-1]]} or None"
             hint = "torch's schemas hold finite numbers that are not subnormal" if kind.startswith("float") else None
@@ -211,4 +212,5 @@ def _value(token: Token) -> Any:
         return token[1:-1]
     if token.type == "NAME":
         return {"True": True, "False": False, "None": None}.get(str(token), token)
-    return int(token) if token.lstrip("+-").isdigit() else float(token)
+    # What has more digits is no 64-bit integer; a float may have them, and is infinite then at worst.
+    return int(token) if token.lstrip("-").isdigit() and len(token) <= _MOST_DIGITS else float(token)

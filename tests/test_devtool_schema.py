@@ -88,6 +88,7 @@ MISTAKES = [
     ("(Tensor x, float y=«-1e-310») -> Tensor", "a number", "-1e-310"),
     ("(Tensor x, bool y=«1») -> Tensor", "True or False", "1"),
     ("(Tensor x, str y=«'a\"b'») -> Tensor", "a string without quotes or backslashes", "'a\"b'"),
+    ("(Tensor x, str y=«'a\x7fb'») -> Tensor", "a string without quotes or backslashes in it, all", "'a\x7fb'"),
     ("(Tensor x, int[] y=«[1, 2]») -> Tensor", "no default", "[1, 2]"),
 ]  # fmt: skip
 
@@ -102,9 +103,17 @@ def test_points_at_the_mistake(marked, expected, got):
     first, blank, shown, place, blank2, hint = caught.value.message.split("\n")
     assert first.startswith(f"new-op: schema: expected {expected}") and first.endswith(f", got {got}")
     assert (blank, blank2) == ("", "") and hint.startswith("hint: ")
-    assert shown == "  " + text
+    assert shown == "  " + text.replace("\x7f", " ")
     assert place == "  " + " " * start + "^" * length
     assert caught.value.exit_code == MISUSED
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("int", "a 64-bit integer"), ("float", "a number")])
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_number_of_many_digits(kind, expected, digits):
+    """Python's int reads at most 4300 digits, and its float no int of more than 309."""
+    with pytest.raises(DevtoolError, match=f"expected {expected} as the default of type {kind}, got 999"):
+        parse_schema(f"(Tensor x, {kind} y={'9' * digits}) -> Tensor")
 
 
 def test_hint_names_the_nearest_type():
