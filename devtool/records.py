@@ -82,7 +82,7 @@ def keep_tests(
         outcomes: of each test; None: pytest did not come to its end.
     """
     ended = None
-    if outcomes is None:
+    if outcomes is None or status < 0:
         ended = f"signal {-status}" if status < 0 else f"exit status {status}"
     for op, digest in sources.items():
         inside = f"kernels/{op}/"

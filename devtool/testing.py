@@ -187,7 +187,7 @@ def _require_results(status: int, counts: dict | None, names: Sequence[str], opt
         raise DevtoolError(message, "pytest --help", MISUSED)
     if status == _NO_TESTS:
         raise DevtoolError("test: pytest: expected a test, got none with these arguments", "leave out -k or -m")
-    if counts is None:
+    if counts is None or status < 0:  # also one that died after its last test
         got, hint = f"exit status {status} before its end", "look at the message above"
         if status < 0:
             command = " ".join(["devtool test", *names, "--sanitize address"])

@@ -1,5 +1,6 @@
 """`devtool test`: what it preloads and reports, and what it says when the tests do not come to their end."""
 
+import json
 import os
 import re
 import signal
@@ -152,6 +153,16 @@ def test_crash_is_named(tree):
         "test: pytest: expected it to come to its end, got SIGSEGV\n\nhint: devtool test tiny --sanitize address"
         in (result.stderr)
     )
+
+
+def test_crash_behind_the_last_test_is_named(tree):
+    """What a write out of bounds broke may show only as the process ends."""
+    write_test(tree, "import atexit, os\natexit.register(os.abort)\ndef test_passes(): pass\n")
+    result = tree.run("test", "tiny")
+    assert result.returncode == 1
+    assert "test: pytest: expected it to come to its end, got SIGABRT\n\nhint: devtool test tiny" in result.stderr
+    record = json.loads((tree.root / "build/records/test/tiny-cpu.json").read_text())
+    assert record["ended"] == "signal 6" and record["outcomes"] == {"test_tiny.py::test_passes": "passed"}
 
 
 def test_failed_build_runs_no_test(tree):
