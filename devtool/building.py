@@ -100,7 +100,10 @@ def _require_tool(name: str) -> str:
 
 def compiler() -> str | None:
     """The C++ compiler that CMake will take, or None."""
-    named = shlex.split(os.environ.get("CXX", ""))
+    try:
+        named = shlex.split(os.environ.get("CXX", ""))
+    except ValueError:  # a quotation without its end
+        return None
     return next(filter(None, map(shutil.which, named[:1] or ("c++", "g++", "clang++"))), None)
 
 
@@ -121,7 +124,9 @@ def _run_ninja(ninja: str, folder: Path, ops: Sequence[str]) -> None:
         raise _configure_failure(output.text())
     if status:
         where, got = output.blame()
-        raise _failure(where, "it to build", got, output.text(), f"correct the error above, then devtool build {where}")
+        # Not every target of ninja is an op.
+        again = " ".join(["devtool build", *(op for op in project.op_names() if op in where.split(", "))])
+        raise _failure(where, "it to build", got, output.text(), f"correct the error above, then {again}")
 
 
 def _configure(folder: Path, options: Options) -> str:
