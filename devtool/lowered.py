@@ -9,7 +9,7 @@ import runpy
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ def inspect_script(script: Path, arguments: Sequence[str]) -> Any:
     with tempfile.TemporaryDirectory(prefix="pyxla-hlo-") as name:
         folder = _dump_folder(Path(name))
         before = set(folder.glob("*")) if folder.is_dir() else set()
-        with contextlib.redirect_stdout(sys.stderr):
+        with _stdout_to_stderr():
             _run(script, arguments)
         files = sorted(set(folder.glob("*")) - before) if folder.is_dir() else []
         seen = _read(files)
@@ -88,6 +88,21 @@ def inspect_script(script: Path, arguments: Sequence[str]) -> Any:
             "move tensors to torch_xla.device(), and read a result or call torch_xla.sync()",
         )
     return seen
+
+
+@contextlib.contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """Also of what the script starts, and of libraries: they write to the file descriptor."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _dump_folder(folder: Path) -> Path:

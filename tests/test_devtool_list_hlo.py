@@ -214,10 +214,11 @@ def script(tmp_path, text: str):
 
 def test_hlo_of_a_script(tree, tmp_path):
     """Its own output goes to stderr; XLA compiles what it compiles anyway."""
-    path = script(tmp_path, SCRIPT)
+    path = script(tmp_path, SCRIPT + 'import os; os.system("echo said by a child")\n')
     result = tree.run("hlo", str(path), "--json", "--", "--epochs", "3", PJRT_DEVICE="CPU")
     assert result.returncode == 0, result.stderr
     assert "printed by the script ['--epochs', '3'] __main__\n" in result.stderr
+    assert "said by a child\n" in result.stderr
     data = json.loads(result.stdout)
     targets = [call["target"] for module in data["modules"] for call in module["calls"]]
     assert targets == ["xla_gpu_simple_add"] * 2
