@@ -37,6 +37,9 @@ def run(
     if inputs.path is not None and inputs.seed is not None:
         message = "run-artifact: --random: expected --input or --random, got both"
         raise DevtoolError(message, "leave one of them out", MISUSED)
+    if not -(2**63) <= (inputs.seed or 0) < 2**64:
+        message = f"run-artifact: --random: expected a number of 64 bits, got {inputs.seed}"
+        raise DevtoolError(message, "take a smaller one", MISUSED)
     if output_path is not None:
         _check_output(output_path, force)
     # Before torch_xla is imported.
@@ -137,7 +140,9 @@ def _read(inputs: tuple, path: Path) -> dict[str, Any]:
                 message = f"run-artifact: --input: expected arrays {_listed(expected)}, got {_listed(arrays)} in {path}"
                 raise DevtoolError(message, "numpy.savez(path, name=array, ...) with these names")
             found = {name: arrays[name] for name in expected}
-    except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+    # RuntimeError: a member that is encrypted, or packed in a way that zipfile does not know.
+    except (OSError, RuntimeError, ValueError, EOFError, AttributeError, TypeError,
+            zipfile.BadZipFile, zlib.error) as error:  # fmt: skip
         message = f"run-artifact: --input: expected arrays that numpy.savez wrote, got {error} ({path})"
         raise DevtoolError(message, "numpy.savez(path, name=array, ...)") from error
     tensors = {}
@@ -154,8 +159,11 @@ def _read(inputs: tuple, path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, outputs: dict[str, Any]) -> None:
-    import numpy
+    """As numpy.savez does, which takes arrays named file and allow_pickle for parameters of its own."""
+    import zipfile
+
     import torch
+    from numpy.lib import format as npy
 
     arrays = {}
     for name, tensor in outputs.items():
@@ -163,8 +171,10 @@ def _write(path: Path, outputs: dict[str, Any]) -> None:
         arrays[name] = (tensor.contiguous().view(getattr(torch, bits)) if bits else tensor).numpy()
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("xb") as file:
-            numpy.savez(file, **arrays)
+        with zipfile.ZipFile(temporary, "x") as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    npy.write_array(member, array, allow_pickle=False)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

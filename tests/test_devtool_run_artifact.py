@@ -83,6 +83,27 @@ def test_outputs_may_be_inputs_again(artifact, run):
     assert json.loads(result.stdout)["outputs"][0]["min"] == 4
 
 
+def test_outputs_named_like_parameters_of_savez(run):
+    """numpy.savez(file, **arrays) raised, and left out what is named allow_pickle."""
+
+    def fn(file, allow_pickle):
+        file.add_(1)
+        allow_pickle.add_(2)
+
+    pyxla.export(fn, (torch.ones(2, dtype=torch.int32), torch.ones(3, dtype=torch.int32)), "f.pyxla")
+    result = run("f.pyxla", "--output", "out.npz")
+    assert result.exit_code == 0, result.output
+    assert {name: array.tolist() for name, array in arrays("out.npz").items()} == {
+        "file": [1, 1],
+        "allow_pickle": [2, 2, 2],
+    }
+
+
+@pytest.mark.parametrize(("seed", "code"), [(2**64 - 1, 0), (-(2**63), 0), (2**64, 2), (-(2**63) - 1, 2)])
+def test_seeds_that_torch_takes(artifact, run, seed, code):
+    assert run(artifact, "--random", str(seed)).exit_code == code
+
+
 def test_json_and_seeds(artifact, run):
     first, again, other, default, zero = (
         json.loads(run(artifact, "--json", *options).stdout)
@@ -131,7 +152,7 @@ def test_an_input_file_with_other_arrays(artifact, run, tmp_path, changes, messa
     assert [path.name for path in tmp_path.iterdir()] == ["in.npz"]
 
 
-@pytest.mark.parametrize("content", [None, b"", b"text", b"PK\x03\x04 and no more", "short", "npy"])
+@pytest.mark.parametrize("content", [None, b"", b"text", b"PK\x03\x04 and no more", "short", "npy", "packed"])
 def test_an_input_file_that_is_none(artifact, run, tmp_path, content):
     numpy.savez("in.npz", **inputs())
     path = tmp_path / "in.npz"
@@ -140,6 +161,10 @@ def test_an_input_file_that_is_none(artifact, run, tmp_path, content):
         (tmp_path / "array.npy").replace(path)
     elif content is None:
         path.unlink()
+    elif content == "packed":  # by method 99, says the directory
+        data = bytearray(path.read_bytes())
+        data[data.index(b"PK\x01\x02") + 10] = 99
+        path.write_bytes(data)
     else:
         path.write_bytes(path.read_bytes()[:-40] if content == "short" else content)
     failed(run(artifact, "--input", "in.npz"), "run-artifact: --input: expected arrays that numpy.savez wrote, got ")
