@@ -72,6 +72,10 @@ OPS = "expected a folder of kernels/ (simple_add, tiny), got"
         ("biuld", f"devtool: {GENERAL} No such command 'biuld'", "devtool --help"),
         ("build --cuda maybe", f"devtool build: {GENERAL} Invalid value for '--cuda'", "devtool build --help"),
         ("new-op", f"devtool new-op: {GENERAL} Missing argument 'NAME'", "devtool new-op --help"),
+        *(  # what chooses among benches was taken, and did nothing
+            (f"bench --load x {more}", f"devtool bench: {GENERAL} --load shows a whole run", "devtool bench --help")
+            for more in ("simple_add", "--case small", "--layer raw", "--list")
+        ),
         ("build simpel_add", f"build: OP: {OPS} simpel_add", "did you mean simple_add?"),
         ("hlo zzz", f"hlo: OP: {OPS} zzz", "devtool new-op zzz"),
         ("test tiny zzz", f"test: OP: {OPS} zzz", "devtool new-op zzz"),

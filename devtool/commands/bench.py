@@ -74,6 +74,8 @@ def bench(
     from devtool.files import require_place
     from devtool.records import keep_bench
 
+    if load_file and (ops or cases or layers or list_cases):
+        raise click.UsageError("--load shows a whole run: leave out OP, --case, --layer and --list")
     selection = Selection(ops, cases, layers, device, rounds)
     if list_cases:
         for entry in list_benches(selection):
