@@ -110,7 +110,7 @@ class Run:
 
 
 def understand(document: Any) -> Run:
-    """The run that a document holds. Raises KeyError, TypeError or ValueError if it holds none."""
+    """The run that a document holds. Raises KeyError, TypeError, ValueError or OverflowError if it holds none."""
     if document["schema"] != SCHEMA:
         raise ValueError(f"schema {document['schema']}")
     rates = {name: _positive(document["rates"][name]["per_second"]) for name in ("copy", "matrix")}
@@ -144,7 +144,7 @@ def read_run(option: str, path: Path) -> Run:
         raise DevtoolError(message, "it was cut short, or is another file: take one that is whole") from error
     try:
         return understand(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         got = f"another schema ({error})" if "schema " in str(error) else f"another document ({_text(error)})"
         message = f"bench: {option}: expected {what} (schema {SCHEMA}), got {got} in {path}"
         raise DevtoolError(message, f"devtool bench --json {path} writes one") from error
@@ -159,14 +159,14 @@ def write_run(path: Path, run: Run) -> None:
 
 
 def _case(entry: dict[str, Any], rates: dict[str, float]) -> Case:
-    needs = {"copy": entry["bytes"] / rates["copy"], "matrix": entry["operations"] / rates["matrix"]}
+    moved, done = _count(entry["bytes"]), _count(entry["operations"])
+    needs = {"copy": moved / rates["copy"], "matrix": done / rates["matrix"]}
     bound = max(needs, key=needs.__getitem__)
     layers = tuple(_layer(layer) for layer in entry["layers"])
     control = tuple(_positive(value) for value in entry["control"])
     checked, refused = entry.get("checked", "nothing"), entry.get("refused")
     return Case(
-        str(entry["op"]), str(entry["case"]), entry["bytes"], entry["operations"], needs[bound], bound, layers,
-        control, checked, refused,
+        str(entry["op"]), str(entry["case"]), moved, done, needs[bound], bound, layers, control, checked, refused,
     )  # fmt: skip
 
 
@@ -182,6 +182,12 @@ def _positive(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
         raise ValueError(f"{value!r} where a positive number belongs")
     return float(value)
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise ValueError(f"{value!r} where a count belongs")
+    return value
 
 
 def _text(error: Exception) -> str:

@@ -47,7 +47,9 @@ def plot_run(run: Run, path: Path) -> None:
 def _roofline(axes: Any, run: Run, cases: list[Case]) -> None:
     """Operations per second over operations per byte: the two rates are the roof."""
     copy, matrix = run.rate("copy"), run.rate("matrix")
-    points = [(case, layer) for case in cases for layer in case.layers if layer.seconds and case.operations]
+    points = [
+        (case, layer) for case in cases for layer in case.layers if layer.seconds and case.operations and case.bytes
+    ]
     intensities = [case.operations / case.bytes for case, _ in points] or [1.0]
     left, right = min(*intensities, matrix / copy) / 4, max(*intensities, matrix / copy) * 4
     axes.plot([left, matrix / copy, right], [left * copy, matrix, matrix], color="black", linewidth=1)

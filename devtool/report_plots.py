@@ -67,7 +67,9 @@ def layer_names(cases: Iterable[Case]) -> list[str]:
 def roofline(run: Run, label: str) -> str | None:
     """Operations per second over operations per byte under the two measured rates; None if nothing computes."""
     copy, matrix = run.rate("copy"), run.rate("matrix")
-    points = [(case, layer) for case in run.cases for layer in case.layers if layer.seconds and case.operations]
+    points = [
+        (case, layer) for case in run.cases for layer in case.layers if layer.seconds and case.operations and case.bytes
+    ]
     if not points:
         return None
     at = [case.operations / case.bytes for case, _ in points]

@@ -1,6 +1,7 @@
 """What `devtool test` and `devtool bench` leave on record, and how it is read and shown again."""
 
 import json
+import math
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from devtool import project, records, report_plots, report_view
+from devtool import bench_plot, project, records, report_plots, report_view
 from devtool.records import fingerprint, keep_bench, keep_tests, read_benches, read_tests
 from pyxla import hlo, pytest_plugin, testing
 from tests import bench_run
@@ -222,3 +223,28 @@ def test_a_worker_of_xdist_has_its_own_folder_of_modules(monkeypatch):
         if is_own:
             assert hlo.dump_folder() == Path(config.pyxla_dump.name)
             config.pyxla_dump.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("rounds", math.inf), ("bytes", -1), ("bytes", math.inf), ("operations", 1.5)], ids=str
+)
+def test_bench_with_an_impossible_number_is_no_record(kernels, key, value):
+    """Cause: OverflowError and "math domain error" ended devtool report as a whole."""
+    document = bench_run.document()
+    (document if key in document else document["cases"][0])[key] = value
+    path = records.folder() / "bench/run.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(document))
+    found, (problem,) = read_benches()
+    assert found == [] and "expected a run that devtool bench --json wrote (schema 1), got another document" in problem
+
+
+def test_bench_that_moves_nothing_is_shown_and_drawn(tmp_path):
+    """An input without elements: operations per byte are no number, which ended the page and the picture."""
+    document = bench_run.document()
+    document["cases"][0]["bytes"] = 0
+    run = bench_run.understand(document)
+    (view,) = report_view.speed_views("rms_norm", [run], "digest")
+    assert "large, raw" in view["plot"] and "small, raw" not in view["plot"]
+    bench_plot.plot_run(run, tmp_path / "run.png")
+    bench_run.assert_is_picture(tmp_path / "run.png")
