@@ -221,7 +221,11 @@ class CustomOp:
         arguments = self.schema.bind(args, kwargs)
         self._check_one_device(arguments)
         self.infer_results(arguments)
-        return self.reference(*arguments)
+        results = self.reference(*arguments)
+        # Row-major, as on XLA: torch.compile has the strides from the fake function.
+        if isinstance(results, tuple):
+            return tuple(result.contiguous() for result in results)
+        return None if results is None else results.contiguous()
 
     def _check_one_device(self, arguments: tuple) -> None:
         devices = [

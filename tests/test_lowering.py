@@ -230,6 +230,16 @@ def test_opcheck():
     torch.library.opcheck(ops.probe_attributes.overload, (torch.ones(1),), attributes())
 
 
+def test_results_on_cpu_are_row_major():
+    """The reference keeps its operands' strides, and the fake function says row-major: torch.compile failed."""
+    from pyxla_kernels.simple_add.simple_add import simple_add
+
+    transposed = torch.arange(6.0).reshape(2, 3).t()
+    assert simple_add(transposed, transposed).stride() == (2, 1)
+    compiled = torch.compile(lambda x: simple_add(x, x).view(-1), backend="aot_eager", fullgraph=True)
+    assert compiled(transposed).tolist() == [0, 6, 2, 8, 4, 10]
+
+
 def test_error_from_the_handler():
     """XLA's exception arrives, and pyxla.sync takes the second one that torch_xla keeps for the next operation."""
     from pyxla import sync
