@@ -115,8 +115,8 @@ def test_an_op_knows_pyxla_torch_and_itself(path):
         allowed = {"triton"}
     if folder == "cmake":
         allowed = {"triton", "triton_launcher", "triton_spec"}
-    # common/custom_calls.py is what tests share.
-    if path.name.startswith("test_") or path.name == "custom_calls.py":
+    # Of common/ these two are what tests share.
+    if path.name.startswith("test_") or path.name in ("custom_calls.py", "checks_on_xla.py"):
         allowed |= {"pytest", "hypothesis", "torch_xla"}
     # FlashInfer is the user's to install, and looked for when it is timed.
     assert packages(path, inside_functions=False) <= allowed

@@ -1,9 +1,24 @@
-"""Checks on XLA tensors that several ops' tests make beside `pyxla.testing.CHECKS`."""
+"""Checks of gradients, and on XLA tensors, that several ops' tests make beside `pyxla.testing.CHECKS`."""
+
+from collections.abc import Callable
 
 import torch
 
 from pyxla.compare import compare
 from pyxla.op import CustomOp
+
+
+def check_gradients_numerically(function: Callable, inputs: tuple[torch.Tensor | None, ...]) -> None:
+    """The first and second derivatives on CPU tensors of float64, against differences of the function.
+
+    torch counts the devices at a process's first backward pass, and XLA's is none before it is started: without that, a
+    later backward pass on XLA would fail.
+    """
+    import torch_xla
+
+    torch_xla.device()
+    assert torch.autograd.gradcheck(function, inputs)
+    assert torch.autograd.gradgradcheck(function, inputs)
 
 
 def check_gradient_on_xla(

@@ -35,7 +35,13 @@ def setup_context(ctx, inputs, output) -> None:
 
 
 def backward(ctx, grad: torch.Tensor) -> torch.Tensor:
-    return gradient(*ctx.saved_tensors, grad, torch.nn.functional.silu, torch.ops.aten.silu_backward)
+    return gradient(*ctx.saved_tensors, grad, torch.nn.functional.silu, silu_backward)
+
+
+def silu_backward(grad: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    """grad * silu'(gate), in ops that have a gradient themselves: aten.silu_backward has none."""
+    sigmoid = torch.sigmoid(gate)
+    return grad * sigmoid * (1 + gate * (1 - sigmoid))
 
 
 silu_and_mul.register_autograd(backward, setup_context=setup_context)
