@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -164,10 +165,11 @@ def test_mistake_in_the_kernels_file(spec, tmp_path, mistake):
     ("text", "cpp", "value"),
     [
         ("cdiv(rows, 4) * BLOCK", "(pyxla::CeilDiv(arg_rows, INT64_C(4)) * INT64_C(64))", 3 * 64),
-        ("rows // 4 + rows % 4", "((arg_rows / INT64_C(4)) + (arg_rows % INT64_C(4)))", 4),
+        ("rows // 4 + rows % 4", "(pyxla::FloorDiv(arg_rows, INT64_C(4)) + pyxla::Modulo(arg_rows, INT64_C(4)))", 4),
         ("min(rows, 3) if_", None, None),
         ("max(rows, BLOCK) - 1", "(std::max<int64_t>(arg_rows, INT64_C(64)) - INT64_C(1))", 63),
         ("rows < 20 and not_", None, None),
+        ("rows or 1", None, None),
         ("rows < 20 and (rows == 10 or True)", "((arg_rows < INT64_C(20)) && ((arg_rows == INT64_C(10)) || true))", 1),
     ],
 )  # fmt: skip
@@ -178,6 +180,20 @@ def test_expression_is_the_same_in_cpp(spec, text, cpp, value):
         return
     expression = spec.Expression("grid", text, {"rows"}, {"BLOCK": 64})
     assert expression.cpp == cpp and expression.value({"rows": 10}) == value
+
+
+def test_expression_has_the_same_value_in_cpp(spec, tmp_path):
+    """C++ divides towards zero: `(rows - 1) // 4 + 1` was one block for no row."""
+    texts = ["rows // 4", "rows % 4", "cdiv(rows, 4)", "(rows - 1) // 4 + 1", "rows == 3 or rows < 0", "min(rows, 2)"]
+    expressions = [spec.Expression("grid", text, {"rows"}, {}) for text in texts]
+    lines = "".join(f'std::cout << {e.cpp} << "\\n";\n' for e in expressions)
+    source = '#include <algorithm>\n#include <iostream>\n#include "common/triton.h"\n'
+    source += f"int main() {{\nfor (int64_t arg_rows = -9; arg_rows < 10; ++arg_rows) {{\n{lines}}}\n}}\n"
+    (tmp_path / "values.cc").write_text(source)
+    command = ["g++", "-std=c++20", f"-I{ROOT / 'kernels'}", "values.cc", "-o", "values"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    got = subprocess.run([tmp_path / "values"], check=True, capture_output=True, text=True).stdout.split()
+    assert list(map(int, got)) == [int(e.value({"rows": rows})) for rows in range(-9, 10) for e in expressions]
 
 
 @needs_nvcc

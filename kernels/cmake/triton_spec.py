@@ -20,9 +20,10 @@ INTEGERS = {"i32": "int32_t", "i64": "int64_t"}
 FLOATS = {"fp32": "float", "fp64": "double"}
 _KEYS = ("kernel", "types", "constants", "divisible_by_16", "when", "grid", "num_warps", "num_stages")
 _OPTIONAL = {"constants": {}, "divisible_by_16": (), "when": "True", "num_warps": 4, "num_stages": 3}
-_FUNCTIONS = ("min", "max", "cdiv")
+_FUNCTIONS = {"min": "std::min<int64_t>", "max": "std::max<int64_t>", "cdiv": "pyxla::CeilDiv"}
+_DIVISIONS = {ast.FloorDiv: "pyxla::FloorDiv", ast.Mod: "pyxla::Modulo"}
 _COMPARISONS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
-_OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "/", ast.Mod: "%"}
+_OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
 
 
 class SpecError(Exception):
@@ -96,20 +97,25 @@ class Expression:
             case ast.Name(id=name) if name in self._integers:
                 return f"arg_{name}"
             case ast.BinOp(left, op, right) if type(op) in _OPERATORS:
-                if isinstance(op, ast.FloorDiv | ast.Mod):
-                    self._check_divisor(right)
                 return f"({self._cpp(left)} {_OPERATORS[type(op)]} {self._cpp(right)})"
+            case ast.BinOp(left, op, right) if type(op) in _DIVISIONS:
+                self._check_divisor(right)
+                return f"{_DIVISIONS[type(op)]}({self._cpp(left)}, {self._cpp(right)})"
             case ast.Compare(left, [op], [right]) if type(op) in _COMPARISONS:
                 return f"({self._cpp(left)} {_COMPARISONS[type(op)]} {self._cpp(right)})"
-            case ast.BoolOp(op, values):
+            # As a number `rows or 1` is rows in Python, and 1 in C++.
+            case ast.BoolOp(op, values) if all(map(self._is_truth, values)):
                 return f"({(' && ' if isinstance(op, ast.And) else ' || ').join(map(self._cpp, values))})"
             case ast.Call(ast.Name(id=name), [left, right], []) if name in _FUNCTIONS:
                 if name == "cdiv":
                     self._check_divisor(right)
-                function = "pyxla::CeilDiv" if name == "cdiv" else f"std::{name}<int64_t>"
-                return f"{function}({self._cpp(left)}, {self._cpp(right)})"
+                return f"{_FUNCTIONS[name]}({self._cpp(left)}, {self._cpp(right)})"
         allowed = ", ".join(sorted(self._integers | self._constants.keys()))
         raise self._refused(f"integers ({allowed}), + - * // %, comparisons, min, max, cdiv", ast.unparse(node))
+
+    def _is_truth(self, node: ast.AST) -> bool:
+        value = self._constants.get(node.id) if isinstance(node, ast.Name) else getattr(node, "value", None)
+        return isinstance(node, ast.Compare | ast.BoolOp) or isinstance(value, bool)
 
     def _check_divisor(self, node: ast.AST) -> None:
         # A call with a 0 there would end the process.

@@ -4,6 +4,17 @@
 // link time.
 #pragma once
 
+#include <cstdint>
+
+namespace pyxla {
+
+// Python's //, % and cdiv for a divisor above 0, in which a variant's grid is written: rounded down, not to zero.
+inline int64_t FloorDiv(int64_t value, int64_t divisor) { return value / divisor - (value % divisor < 0); }
+inline int64_t Modulo(int64_t value, int64_t divisor) { return value - FloorDiv(value, divisor) * divisor; }
+inline int64_t CeilDiv(int64_t value, int64_t divisor) { return -FloorDiv(-value, divisor); }
+
+}  // namespace pyxla
+
 #if PYXLA_WITH_CUDA
 #include <cuda_runtime_api.h>
 
@@ -11,7 +22,6 @@
 #include <array>
 #include <atomic>
 #include <climits>
-#include <cstdint>
 #include <initializer_list>
 #include <mutex>
 #include <string>
@@ -35,7 +45,6 @@ struct TritonPointer {
 inline bool DivisibleBy16(const TritonPointer& pointer) { return reinterpret_cast<uintptr_t>(pointer.data) % 16 == 0; }
 inline bool DivisibleBy16(int64_t value) { return value % 16 == 0; }
 inline bool FitsInt32(int64_t value) { return value >= INT32_MIN && value <= INT32_MAX; }
-inline int64_t CeilDiv(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
 
 /** The error for a call that no variant takes. */
 inline ffi::Error NoTritonVariant(
