@@ -231,6 +231,13 @@ def bad_lengths(bad: Bad) -> list[BadInput]:
         value("0", "1 at index 0", query_start_loc=integers(1, 2, 3, 6)),
         value("a row in [3, 6]", "2 at index 3", query_start_loc=integers(0, 2, 3, 2)),
         value("a row in [3, 6]", "7 at index 3", query_start_loc=integers(0, 2, 3, 7)),
+        # In 32 bits each difference of neighbours is positive, and sequence 1 has 40 new tokens.
+        value(
+            "a row in [0, 6]",
+            "2147483640 at index 1",
+            query_start_loc=integers(0, 2**31 - 8, 32 - 2**31, 6),
+            context_lens=integers(20, 45, 3),
+        ),
         value("a length in [1, 48]", "-1 at sequence 1", context_lens=integers(20, -1, 3)),
         value("a length in [3, 48]", "2 at sequence 2", context_lens=integers(20, 30, 2)),
         value("a length in [2, 48]", "49 at sequence 0", context_lens=integers(49, 30, 3)),

@@ -59,7 +59,8 @@ class TileList {
       wrong = p.query_start_loc[0] != 0 || p.query_start_loc[count] > p.tokens;
       for (int seq = thread * range; seq < min((thread + 1) * range, count); ++seq) {
         const Sequence s = ReadSequence(p, seq);
-        wrong = wrong || s.new_tokens < 0;
+        // Not by the sign of new_tokens: a difference of wrong entries may not fit into 32 bits.
+        wrong = wrong || p.query_start_loc[seq + 1] < s.row;
         tiles += Tiles(plan, s);
       }
     }

@@ -97,20 +97,23 @@ def test_bad_input(bad):
     testing.check_bad_input(paged_attention, bad)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("bad", AT_RUN_TIME, ids=str)
-def test_value_out_of_range(bad):
-    """CPU tensors and XLA on the host raise; CUDA cannot, and shows NaN."""
+def test_value_out_of_range(bad, dtype):
+    """CPU tensors and XLA on the host raise; CUDA cannot, and shows NaN, by another kernel for each dtype."""
+    wrong = bad.arguments()
+    wrong |= {name: wrong[name].to(dtype) for name in ("query", "kv_cache")}
     message = re.escape(bad.message)
     with pytest.raises(ArgumentError, match=message):
-        paged_attention(**bad.arguments())
+        paged_attention(**wrong)
     if is_cuda():
-        out, lse = lse_on_xla(bad.arguments())
+        out, lse = lse_on_xla(wrong)
         assert out.isnan().any()
         assert torch.equal(out.isnan().any(dim=2), lse.isnan())
         return
-    arguments = to_xla(bad.arguments())
+    on_device = to_xla(wrong)
     with pytest.raises(PyxlaError, match=message):
-        result = paged_attention(**arguments)  # kept: XLA leaves out what nobody holds
+        result = paged_attention(**on_device)  # kept: XLA leaves out what nobody holds
         sync()
     del result
     assert on_xla(changed()).isfinite().all()
