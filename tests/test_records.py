@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import torch
 
 from devtool import bench_plot, project, records, report_plots, report_view
 from devtool.records import fingerprint, keep_bench, keep_tests, read_benches, read_tests
-from pyxla import hlo, pytest_plugin, testing
+from pyxla import ArgumentError, hlo, pytest_plugin, testing
 from tests import bench_run
 
 DEVICE = {"kind": "cpu", "name": "A processor"}
@@ -184,6 +185,27 @@ def test_check_that_fails_records_why():
         del testing.RECORDS[count:]
     assert (record["ok"], record["problem"]) == (False, "simple_add: b: expected dtype float32, got float16")
     assert "share" not in record
+
+
+@pytest.mark.parametrize(
+    ("device_type", "at_run_time", "passes"), [("CUDA", True, True), ("CUDA", False, False), ("CPU", True, False)]
+)
+def test_only_cuda_may_take_what_only_the_data_shows(monkeypatch, device_type, at_run_time, passes):
+    """Its handlers cannot raise: the tests of every op with such data failed there."""
+    from pyxla_kernels.simple_add.simple_add import simple_add
+
+    def op(a, b):
+        if a.device.type == "cpu":
+            raise ArgumentError("simple_add: a: expected 0, got 1")
+        return simple_add(a, b)
+
+    op.name, op.schema = "simple_add", simple_add.schema
+    bad = testing.BadInput(
+        "one", lambda g: {"a": torch.ones(2), "b": torch.ones(2)}, "a: expected 0, got 1", at_run_time=at_run_time
+    )
+    monkeypatch.setattr(testing, "_device_type", lambda: device_type)
+    with nullcontext() if passes else pytest.raises(AssertionError, match="expected 0, got 1' on xla, got no error"):
+        testing.check_bad_input(op, bad)
 
 
 @pytest.mark.parametrize(("copy", "matrix"), [(1e10, 1e11), (1e6, 1e5), (1e13, 1e15)])

@@ -8,6 +8,13 @@ from pyxla.compare import compare
 from pyxla.op import CustomOp
 
 
+def is_cuda() -> bool:
+    """Whether XLA's device is a GPU, whose handlers cannot raise for what only the data shows."""
+    import torch_xla.runtime
+
+    return torch_xla.runtime.device_type() == "CUDA"
+
+
 def check_gradients_numerically(function: Callable, inputs: tuple[torch.Tensor | None, ...]) -> None:
     """The first and second derivatives on CPU tensors of float64, against differences of the function.
 

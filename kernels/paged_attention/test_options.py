@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from pyxla_kernels.common.checks_on_xla import is_cuda
 from pyxla_kernels.common.paged_attention_batches import arguments, integers
 from pyxla_kernels.paged_attention.cases import ALL_OPTIONS, BAD_INPUTS, F8, RAGGED
 from pyxla_kernels.paged_attention.paged_attention import paged_attention, paged_attention_lse
@@ -127,9 +128,8 @@ def test_nan_in_a_float8_cache_reaches_the_rows_that_see_it_and_no_other(where):
 def test_cache_of_more_than_2_to_the_31_elements():
     """Keys and values each have more; what is in sight lies at the far end of both."""
     import torch_xla
-    import torch_xla.runtime
 
-    if torch_xla.runtime.device_type() != "CUDA":
+    if not is_cuda():
         pytest.skip("a cache of 8.6 GB: on a GPU alone")
     small = batch([(1, 700), (9, 300)], torch.bfloat16, heads=(8, 8), d=128, block_size=256)
     want = on_xla(paged_attention, small)[0]

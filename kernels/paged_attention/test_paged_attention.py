@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyxla_kernels.common.checks_on_xla import is_cuda
 from pyxla_kernels.common.custom_calls import call_handler, to_xla
 from pyxla_kernels.common.paged_attention_batches import arguments, integers, sequences
 from pyxla_kernels.paged_attention.cases import BAD_INPUTS, CASES, LSE_CASES, RAGGED, changed
@@ -36,12 +37,6 @@ def lse_on_xla(arguments: dict) -> tuple[torch.Tensor, torch.Tensor]:
     """The results of paged_attention_lse on XLA tensors, as CPU tensors."""
     out, lse = paged_attention_lse(**to_xla(arguments))
     return out.cpu(), lse.cpu()
-
-
-def is_cuda() -> bool:
-    import torch_xla.runtime
-
-    return torch_xla.runtime.device_type() == "CUDA"
 
 
 def dense(a: dict) -> tuple[torch.Tensor, torch.Tensor]:

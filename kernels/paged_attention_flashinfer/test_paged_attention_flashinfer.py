@@ -2,6 +2,7 @@ import re
 
 import pytest
 import torch
+from pyxla_kernels.common.checks_on_xla import is_cuda
 from pyxla_kernels.common.custom_calls import call_handler, to_xla
 from pyxla_kernels.common.paged_attention_cases import BATCHES
 from pyxla_kernels.paged_attention_flashinfer.cases import BAD_INPUTS, CASES, good
@@ -38,12 +39,6 @@ def test_cases_are_those_of_paged_attention_that_fit():
 @pytest.mark.parametrize("bad", BEFORE, ids=str)
 def test_bad_input(bad):
     testing.check_bad_input(paged_attention_flashinfer, bad)
-
-
-def is_cuda() -> bool:
-    import torch_xla.runtime
-
-    return torch_xla.runtime.device_type() == "CUDA"
 
 
 @pytest.mark.parametrize("bad", AT_RUN_TIME, ids=str)

@@ -2,6 +2,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyxla_kernels.common.checks_on_xla import is_cuda
 from pyxla_kernels.reshape_and_cache.cases import BAD_INPUTS, CASES, arguments
 from pyxla_kernels.reshape_and_cache.reshape_and_cache import reshape_and_cache
 
@@ -29,6 +30,15 @@ def on_xla(arguments: dict) -> torch.Tensor:
     moved = {n: v.to(torch_xla.device()) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
     reshape_and_cache(**moved)
     return moved["kv_cache"].cpu()
+
+
+def test_token_whose_slot_is_out_of_range_is_left_out_on_cuda():
+    if not is_cuda():
+        pytest.skip("XLA's CPU raises")
+    a = arguments(torch.Generator().manual_seed(0), torch.bfloat16)
+    wrong, without = a["slot_mapping"].clone(), a["slot_mapping"].clone()
+    wrong[1:3], without[1:3] = torch.tensor([-7, 48]), -1
+    assert torch.equal(on_xla(a | {"slot_mapping": wrong}), on_xla(a | {"slot_mapping": without}))
 
 
 def test_reference_against_a_loop_over_tokens():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyxla_kernels.common.checks_on_xla import check_gradients_numerically
+from pyxla_kernels.common.checks_on_xla import check_gradients_numerically, is_cuda
 from pyxla_kernels.rotary_embedding.cases import BAD_INPUTS, CASES, arguments, bad_inputs
 from pyxla_kernels.rotary_embedding.rotary_embedding import rotary_embedding, rotary_embedding_inplace
 
@@ -33,6 +33,19 @@ def test_op(check, op, case):
 @pytest.mark.parametrize(("op", "bad"), BAD_RUNS, ids=name_of)
 def test_bad_input(op, bad):
     testing.check_bad_input(op, bad)
+
+
+def test_position_out_of_range_makes_its_token_nan_on_cuda():
+    if not is_cuda():
+        pytest.skip("XLA's CPU raises")
+    a = arguments(torch.Generator().manual_seed(0), torch.bfloat16, d=80, rot_dim=32)
+    wrong = a["positions"].clone()
+    wrong[2:4] = torch.tensor([-1, 50])
+    results = rotary_embedding(**to_xla(a | {"positions": wrong}))
+    for got, good in zip(results, rotary_embedding(**to_xla(a)), strict=True):
+        want = good.cpu()
+        want[2:4, :, :32] = torch.nan
+        torch.testing.assert_close(got.cpu(), want, rtol=0, atol=0, equal_nan=True)
 
 
 def to_xla(given_arguments: dict) -> dict:
