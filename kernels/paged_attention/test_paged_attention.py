@@ -14,6 +14,8 @@ from pyxla_kernels.paged_attention.paged_attention import paged_attention, paged
 from pyxla import ArgumentError, PyxlaError, sync, testing
 from pyxla.compare import compare
 
+# On CUDA each has kernels of its own.
+EITHER_DTYPE = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 AT_RUN_TIME = [bad for bad in BAD_INPUTS if bad.at_run_time]
 BEFORE = [bad for bad in BAD_INPUTS if not bad.at_run_time]
 OPS = [(paged_attention, case) for case in CASES] + [(paged_attention_lse, case) for case in LSE_CASES]
@@ -92,10 +94,10 @@ def test_bad_input(bad):
     testing.check_bad_input(paged_attention, bad)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@EITHER_DTYPE
 @pytest.mark.parametrize("bad", AT_RUN_TIME, ids=str)
 def test_value_out_of_range(bad, dtype):
-    """CPU tensors and XLA on the host raise; CUDA cannot, and shows NaN, by another kernel for each dtype."""
+    """CPU tensors and XLA on the host raise; CUDA cannot, and shows NaN."""
     wrong = bad.arguments()
     wrong |= {name: wrong[name].to(dtype) for name in ("query", "kv_cache")}
     message = re.escape(bad.message)
@@ -188,12 +190,13 @@ def test_other_lengths_do_not_recompile():
     assert testing.compilations() == before
 
 
+@EITHER_DTYPE
 @pytest.mark.parametrize("where", [0, 1], ids=["key", "value"])
 @pytest.mark.parametrize("window", [None, 6])
 @pytest.mark.parametrize("position", [0, 11, 34, 39])
-def test_nan_reaches_the_rows_that_see_it_and_no_other(where, window, position):
+def test_nan_reaches_the_rows_that_see_it_and_no_other(where, window, position, dtype):
     """Sequence 0: 30 new tokens in a context of 40. Its neighbours in the tile must stay clean."""
-    a = arguments(torch.Generator().manual_seed(0), [(30, 40)], torch.float32, block_size=8, sliding_window=window)
+    a = arguments(torch.Generator().manual_seed(0), [(30, 40)], dtype, block_size=8, sliding_window=window)
     block = a["block_tables"][0, position // 8].item()
     if block < 0:
         return  # before the window of all tokens: nothing may refer to it
@@ -211,11 +214,12 @@ def test_infinite_value_is_weighed_as_torch_does():
     compare("paged_attention", on_xla(a), testing.oracle(paged_attention, a)[0])
 
 
+@EITHER_DTYPE
 @pytest.mark.parametrize("lengths", [[(1, 1500)], [(40, 77)]], ids=["decode", "prefill"])
-def test_row_depends_bit_for_bit_on_its_sequence_alone(lengths):
-    alone = arguments(torch.Generator().manual_seed(0), lengths, torch.float32)
+def test_row_depends_bit_for_bit_on_its_sequence_alone(lengths, dtype):
+    alone = arguments(torch.Generator().manual_seed(0), lengths, dtype)
     new, context = lengths[0]
-    others = {"query": torch.randn(9, 8, 64), "table": alone["block_tables"].flip(1).clamp(min=0)}
+    others = {"query": torch.randn(9, 8, 64).to(dtype), "table": alone["block_tables"].flip(1).clamp(min=0)}
     batch = alone | {
         "query": torch.cat([others["query"], alone["query"], others["query"]]),
         "context_lens": integers(context, context, 1200),
