@@ -243,6 +243,8 @@ def test_error_of_cuda(recorded, what):
     expected = "rms_norm_triton: launch: expected cudaSuccess, got cudaErrorOfTheTest (its text) from rms_norm_rows at "
     with pytest.raises(PyxlaError, match=re.escape(expected)):
         recorded.call(x, torch.ones(8192), 0.0, torch.empty_like(x))
+    # The check behind a later launch would take what is left for its own.
+    assert recorded.get("last_error") == 0
     recorded.set(what, 0)
     recorded.call(x, torch.ones(8192), 0.0, torch.empty_like(x))
 

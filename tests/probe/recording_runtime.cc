@@ -14,6 +14,7 @@ cudaError_t load_status, launch_status;
 int capability[2];
 
 // Read by the test.
+cudaError_t last_error;
 int loads, launches, shared_memory_allowed, mode_of_load;
 const void* image;
 char kernel_name[256];
@@ -21,6 +22,18 @@ unsigned grid[3], block[3];
 size_t shared_bytes;
 void* stream;
 unsigned char parameters[32][16];
+
+// Of a call that failed, as CUDA does.
+static cudaError_t Kept(cudaError_t status) {
+  if (status != cudaSuccess) last_error = status;
+  return status;
+}
+
+cudaError_t cudaGetLastError() {
+  const cudaError_t status = last_error;
+  last_error = cudaSuccess;
+  return status;
+}
 
 static int current_mode = cudaStreamCaptureModeGlobal;
 
@@ -38,7 +51,7 @@ cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJi
   ++loads;
   mode_of_load = current_mode;
   *library = reinterpret_cast<cudaLibrary_t>(const_cast<void*>(code));
-  return load_status;
+  return Kept(load_status);
 }
 
 cudaError_t cudaLibraryUnload(cudaLibrary_t) { return cudaSuccess; }
@@ -64,7 +77,7 @@ cudaError_t cudaLaunchKernel(const void* kernel, dim3 blocks, dim3 threads, void
   shared_bytes = shared;
   stream = on;
   for (int i = 0; i < parameter_count; ++i) std::memcpy(parameters[i], arguments[i], parameter_sizes[i]);
-  return launch_status;
+  return Kept(launch_status);
 }
 
 cudaError_t cudaGetDevice(int* device) {
