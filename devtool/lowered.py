@@ -80,8 +80,9 @@ def inspect_script(script: Path, arguments: Sequence[str]) -> Any:
         before = set(folder.glob("*")) if folder.is_dir() else set()
         with _stdout_to_stderr():
             _run(script, arguments)
-        files = sorted(set(folder.glob("*")) - before) if folder.is_dir() else []
-        seen = _read(files)
+        from pyxla.dump import in_order
+
+        seen = _read(in_order(set(folder.glob("*")) - before) if folder.is_dir() else [])
     if not seen.modules:
         raise DevtoolError(
             f"hlo: {script}: expected a script that computes on XLA, got one that left XLA nothing to do",

@@ -7,6 +7,7 @@ in-place ops do not reach XLA (torch_xla runs on functional tensors, whose fallb
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -220,6 +221,7 @@ class CustomOp:
     def _reference_kernel(self, *args: Any, **kwargs: Any) -> Any:
         arguments = self.schema.bind(args, kwargs)
         self._check_one_device(arguments)
+        self._check_targets(arguments)
         self.infer_results(arguments)
         results = self.reference(*arguments)
         # Row-major, as on XLA: torch.compile has the strides from the fake function.
@@ -238,6 +240,13 @@ class CustomOp:
                     mismatch(self.name, slot.name, expected, device), f"move it: {slot.name}.to({str(devices[0][1])!r})"
                 )
 
+    def _check_targets(self, arguments: tuple) -> None:
+        # The reference would update it twice; on XLA the second update takes the place of the first.
+        for first, second in itertools.combinations(self.schema.mutated, 2):
+            if arguments[first.index] is arguments[second.index]:
+                expected = f"another tensor than {first.name}, as both are updated in place"
+                raise ArgumentError(mismatch(self.name, second.name, expected, "the same"), "pass a copy of it")
+
     def _select_backend(self, *args: Any, **kwargs: Any) -> Any:
         arguments = self.schema.bind(args, kwargs)
         device = torch.device(arguments[self.schema.device.index] or "cpu")
@@ -246,6 +255,7 @@ class CustomOp:
     def _mutate(self, *args: Any, **kwargs: Any) -> Any:
         """The in-place op on functional tensors: the functional op, then each mutated argument takes its new value."""
         arguments = self.schema.bind(args, kwargs)
+        self._check_targets(arguments)
         targets = [arguments[slot.index] for slot in self.schema.mutated]
         compiling = torch._guards.TracingContext.try_get() is not None
         for target in targets:

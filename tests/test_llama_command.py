@@ -93,6 +93,8 @@ def test_devices_that_there_are_not():
         (("--dtype", "int8"), "llama: dtype: expected float32 or bfloat16 or float16, got int8"),
         (("--kv-cache-dtype", "fp8"), "llama: kv-cache-dtype: expected auto or float8_e4m3fn, got fp8"),
         (("--max-length", "10"), "llama: prompt: expected at most 10 tokens with max_tokens, got 4 and 12\n\nhint: "),
+        (("--max-seqs", "0"), "llama: max-seqs: expected a count of 1 or more, got 0"),
+        (("--seed", str(2**48)), f"llama: seed: expected a number in [0, 2**48), got {2**48}"),
         (("--num-blocks", "0"), "PagedKVCache: num_blocks: expected a count of 1 or more, got 0"),
         (("--block-size", "0"), "PagedKVCache: block_size: expected a count of 1 or more, got 0"),
         (("--block-size", "2", "--num-blocks", "3"), "llama: prompt: expected at most 3 blocks, got 8\n\nhint: "),

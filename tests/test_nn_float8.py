@@ -127,6 +127,18 @@ def test_scales_move_with_the_layer_and_lie_in_its_state():
     assert not XlaGpuAttention(HEADS, D, SCALE, KV_HEADS).state_dict()
 
 
+@pytest.mark.parametrize(
+    "cast", [lambda m: m.to(torch.bfloat16), lambda m: m.half(), lambda m: m.to(DEVICE, torch.half)]
+)
+def test_a_cast_of_the_model_leaves_the_scales(cast):
+    """They were cast with the weights, and the op refused the layer. 1/3 has other bits in each dtype."""
+    scales = torch.full((2, KV_HEADS), 1 / 3)
+    layer = XlaGpuAttention(HEADS, D, SCALE, KV_HEADS, kv_scales=scales.clone())
+    model = cast(torch.nn.Sequential(layer, torch.nn.Linear(2, 2)))
+    assert layer.kv_scales.device == model[1].weight.device and model[1].weight.dtype != torch.float32
+    assert torch.equal(layer.kv_scales.cpu(), scales) and list(layer.state_dict()) == ["kv_scales"]
+
+
 @MODES
 def test_a_copy_of_a_layer_has_its_own_scales(mode):
     """In mode "compile" the copy's function was bound to the layer that it was copied from, and took its scales."""

@@ -69,6 +69,8 @@ def serve(options: Options) -> bool:
     """
     console = Console(stderr=True, highlight=False)
     attention_mode(options.mode)
+    check.that(options.max_seqs >= 1, "max-seqs", "a count of 1 or more", options.max_seqs)
+    check.that(0 <= options.seed < 2**48, "seed", "a number in [0, 2**48)", options.seed)
     config, tokenizer = _config(options)
     requests = _requests(options, config, tokenizer)
     engine = _engine(options, config)

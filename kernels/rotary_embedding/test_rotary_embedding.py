@@ -118,3 +118,16 @@ def test_gradient_on_xla(compiled):
     got = gradients(moved, [grad.to(moved["query"].device) for grad in upstream], lambda **a: call(**a))
     for g, w in zip(got, want, strict=True):
         compare("rotary_embedding gradient", g.cpu(), w)
+
+
+@pytest.mark.parametrize("place", ["cpu", "xla", "compiled"])
+def test_one_tensor_in_both_places(place):
+    """On CPU tensors it was rotated twice, on XLA once."""
+    a = arguments(torch.Generator().manual_seed(0), torch.float32, heads=(2, 2), d=16, rot_dim=8)
+    moved = a if place == "cpu" else to_xla(a)
+    call = rotary_embedding_inplace
+    if place == "compiled":
+        call = torch.compile(call, backend="openxla", fullgraph=True)
+    with pytest.raises(Exception, match="key: expected another tensor than query, as both are updated in place"):
+        call(**moved | {"key": moved["query"]})
+    assert torch.equal(moved["query"].cpu(), a["query"])

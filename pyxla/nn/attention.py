@@ -143,6 +143,14 @@ class XlaGpuAttention(torch.nn.Module):
         # Not of a bound method: a copy of the layer has the same compiled function.
         self._in_mode = in_mode(XlaGpuAttention._attend, self.mode)
 
+    def _apply(self, fn, recurse=True):
+        """As torch's; `model.to(torch.bfloat16)` is not for scales, which are float32 whatever the model is."""
+        scales = self.kv_scales
+        super()._apply(fn, recurse)
+        if scales is not None and self.kv_scales.dtype != scales.dtype:
+            self.kv_scales = scales.to(self.kv_scales.device)
+        return self
+
     def forward(
         self,
         query: torch.Tensor,
