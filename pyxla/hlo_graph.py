@@ -157,6 +157,10 @@ class Graph:
     def source(self, name: str, index: int | None = None) -> Source | None:
         """The running instruction whose result this name stands for; None if the text breaks off before it."""
         for _ in range(len(self.nodes) + 1):
+            # XLA:CUDA writes %call#1 for get-tuple-element(%call), index=1.
+            name, *places = name.split("#")
+            if places:
+                index = int(places[0]) if places[0].isdecimal() else 0
             node = self.nodes.get(name)
             if node is None:
                 return None
