@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+GPUS = ("A100", "H100", "H200")
 STAGES = ("stablehlo", "before", "after")
 
 

@@ -91,6 +91,20 @@ def inspect_script(script: Path, arguments: Sequence[str]) -> Any:
     return seen
 
 
+def compile_for(seen: Any, gpu: str) -> Any:
+    """What XLA:CUDA makes of the modules for this GPU, as a pyxla.Inspection.
+
+    Raises:
+        DevtoolError: pyxla's reason why it does not.
+    """
+    from pyxla import PyxlaError, compiled_for
+
+    try:
+        return compiled_for(seen, gpu)
+    except PyxlaError as error:
+        raise DevtoolError(error.message, error.hint or "devtool hlo without --gpu shows the modules") from error
+
+
 @contextlib.contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
     """Also of what the script starts, and of libraries: they write to the file descriptor."""

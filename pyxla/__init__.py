@@ -13,6 +13,7 @@ os.environ.setdefault("PJRT_CPU_ASYNC_CLIENT", "0")
 from pyxla.artifact import Artifact, load_artifact
 from pyxla.assertions import assert_custom_calls, assert_no_copies, assert_no_fallback, assert_no_recompilation
 from pyxla.check import Check
+from pyxla.deviceless import compiled_for
 from pyxla.errors import ArgumentError, ArtifactError, DefinitionError, LibraryError, PyxlaError
 from pyxla.export import export
 from pyxla.inspection import Inspection, inspect, inspecting
@@ -37,6 +38,7 @@ __all__ = [
     "assert_no_copies",
     "assert_no_fallback",
     "assert_no_recompilation",
+    "compiled_for",
     "custom_op",
     "drain_errors",
     "export",

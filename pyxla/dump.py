@@ -130,8 +130,7 @@ def _switch(folder: str) -> None:
     import torch_xla.runtime
 
     if torch_xla.runtime.device_type() == "CUDA":
-        overrides = _override("xla_dump_to", _field(1, folder.encode())) + _override(_AS_TEXT, b"\x10\x01")
-        cuda_plugin.set_compile_options(overrides if folder else b"")
+        cuda_plugin.set_compile_options(overrides(xla_dump_to=folder, **{_AS_TEXT: True}) if folder else b"")
     else:
         _parse_flags(f"--xla_dump_to={folder} --{_AS_TEXT}={'true' if folder else 'false'}")
 
@@ -162,9 +161,17 @@ def _restore(variable: str, value: str | None) -> None:
         os.environ[variable] = value
 
 
-def _override(name: str, value: bytes) -> bytes:
-    """An entry of CompileOptionsProto.env_option_overrides; a message's bytes behind another's are merged into it."""
-    return _field(7, _field(1, name.encode()) + _field(2, value))
+def overrides(**flags: str | bool | int) -> bytes:
+    """CompileOptionsProto.env_option_overrides: XLA's flags for one compilation. The bytes of such a message behind
+    another's are merged into it.
+    """
+
+    def value(flag: str | bool | int) -> bytes:
+        return (
+            _field(1, flag.encode()) if isinstance(flag, str) else bytes([0x10 if type(flag) is bool else 0x18, flag])
+        )
+
+    return b"".join(_field(7, _field(1, name.encode()) + _field(2, value(flag))) for name, flag in flags.items())
 
 
 def _field(number: int, content: bytes) -> bytes:

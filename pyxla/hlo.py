@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
+from pyxla import hlo_text
 from pyxla.dump import dump_folder, dump_to, dumping, written_files
 
 __all__ = ["dump_folder", "dump_to", "dumping", "lowered", "optimized_modules", "stablehlo", "thunk_sequences"]
@@ -25,6 +27,33 @@ def stablehlo(text: str) -> str:
     Args:
         text: the module before XLA optimises it.
     """
+    with _as_stablehlo(text) as module:
+        return module.operation.get_asm(enable_debug_info=False)
+
+
+def bytecode(text: str) -> bytes:
+    """A module in HLO's text form as StableHLO for a compiler: in bytes, with the buffers that are donated.
+
+    Args:
+        text: the module before XLA optimises it.
+    """
+    from jaxlib._jax import mlir
+    from jaxlib.mlir import ir
+
+    with _as_stablehlo(text) as module:
+        main = ir.SymbolTable(module.operation)["main"]
+        donated = ir.DictAttr.get({"jax.buffer_donor": ir.BoolAttr.get(True)})
+        others = ir.DictAttr.get({})
+        donors = hlo_text.buffer_donors(text)
+        count = len(ir.FunctionType(main.attributes["function_type"].value).inputs)
+        main.attributes["arg_attrs"] = ir.ArrayAttr.get([donated if i in donors else others for i in range(count)])
+        # What StableHLO lacks becomes a custom call that XLA takes back.
+        return mlir.mhlo_to_stablehlo(module.operation.get_asm(binary=True, enable_debug_info=True))
+
+
+@contextmanager
+def _as_stablehlo(text: str) -> Iterator[Any]:
+    """The module in a context of MLIR of its own."""
     from jaxlib._jax import XlaComputation, hlo_module_from_text, mlir
     from jaxlib.mlir import ir
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
@@ -39,8 +68,7 @@ def stablehlo(text: str) -> str:
         stablehlo_dialect.register_dialect(context)
         chlo.register_dialect(context)
         mhlo.register_mhlo_dialect(context)
-        module = ir.Module.parse(mlir.xla_computation_to_mlir_module(computation))
-        return module.operation.get_asm(enable_debug_info=False)
+        yield ir.Module.parse(mlir.xla_computation_to_mlir_module(computation))
 
 
 @contextmanager

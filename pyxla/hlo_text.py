@@ -8,6 +8,7 @@ from dataclasses import dataclass
 __all__ = [
     "CustomCall",
     "Instruction",
+    "buffer_donors",
     "captured_calls",
     "copies",
     "custom_calls",
@@ -98,6 +99,13 @@ def input_output_aliases(text: str) -> list[tuple[int, int]]:
     fields = fields_of(header)
     pairs = re.findall(r"\{(\d*)\}: \((\d+), \{", _braced(fields, "input_output_alias"))
     return [(int(output or 0), int(parameter)) for output, parameter in pairs]
+
+
+def buffer_donors(text: str) -> set[int]:
+    """The parameters whose buffers the module may use for its outputs: those of its buffer_donor and its aliases."""
+    header = next((line for line in text.splitlines() if line.startswith("HloModule")), "")
+    donors = re.findall(r"\((\d+), \{\}\)", _braced(fields_of(header), "buffer_donor"))
+    return {int(parameter) for parameter in donors} | {parameter for _, parameter in input_output_aliases(text)}
 
 
 def captured_calls(thunks: str) -> tuple[int, int]:

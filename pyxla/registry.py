@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import re
 import threading
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -69,12 +70,15 @@ def register_preloaded(platform: str = "Host") -> tuple[Library, ...]:
     return libraries
 
 
-def register_library(library: Library, platform: str = "Host") -> None:
+def register_library(
+    library: Library, platform: str = "Host", capabilities: Iterable[tuple[int, int]] | None = None
+) -> None:
     """Registers the library's handlers of this platform.
 
     Args:
         library: from pyxla.libraries.
         platform: "Host" or "CUDA".
+        capabilities: compute capabilities that its CUDA code is for; None: those of the GPUs that are here.
 
     Raises:
         LibraryError: FFI version, GPU architecture, a target that another library registered, or XLA's own refusal.
@@ -83,8 +87,8 @@ def register_library(library: Library, platform: str = "Host") -> None:
     if platform == "Host":
         check_ffi_version(library, (_host_api().version.major, _host_api().version.minor))
     elif handlers:
-        for gpu in cuda_plugin.gpus():
-            check_architecture(library, gpu.capability)
+        for capability in [gpu.capability for gpu in cuda_plugin.gpus()] if capabilities is None else capabilities:
+            check_architecture(library, capability)
     for handler in handlers:
         key = (handler.target, handler.platform)
         owner = _registered.get(key)

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from devtool.commands.build import cuda_option
-from devtool.hlo_output import STAGES
+from devtool.hlo_output import GPUS, STAGES
 
 
 @click.command(context_settings={"allow_interspersed_args": True})
@@ -17,6 +17,9 @@ from devtool.hlo_output import STAGES
 @click.option("--diff", is_flag=True, help="Print what XLA's optimisation changed")
 @click.option("--json", "as_json", is_flag=True, help="Print all that is known as one JSON object")
 @click.option("--graph", type=click.Path(path_type=Path), metavar="FILE", help="Write the optimised modules as SVG")
+@click.option(
+    "--gpu", type=click.Choice(GPUS), help="Show what XLA:CUDA makes of it for this GPU, which need not be here"
+)
 @cuda_option
 def hlo(
     target: str,
@@ -27,6 +30,7 @@ def hlo(
     diff: bool,
     as_json: bool,
     graph: Path | None,
+    gpu: str | None,
     cuda: str,
 ) -> None:
     """Show what XLA makes of an op or a script
@@ -41,7 +45,7 @@ def hlo(
     from devtool import hlo_output, project
     from devtool.building import Options, build_ops
     from devtool.files import require_place
-    from devtool.lowered import inspect_case, inspect_script, load_cases, select_case
+    from devtool.lowered import compile_for, inspect_case, inspect_script, load_cases, select_case
 
     if sum([stage is not None, diff, as_json]) > 1:
         raise click.UsageError("--stage, --diff and --json exclude each other")
@@ -63,6 +67,8 @@ def hlo(
                 click.echo(f"{case.name}\t{case.why}")
             return
         text, seen = inspect_case(target, select_case(target, cases, case_name))
+    if gpu:
+        seen = compile_for(seen, gpu)
     if graph:
         hlo_output.write_graph(seen, graph, stage or "after")
     if as_json:

@@ -1,0 +1,154 @@
+"""compiled_for: modules compiled by XLA:CUDA for a GPU that is not here. Most of it needs the wheel of the plugin."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch_xla
+from pyxla_kernels.common.custom_calls import to_xla
+
+import pyxla
+from devtool.hlo_output import GPUS
+from pyxla import ArgumentError, LibraryError, PyxlaError, cuda_plugin, deviceless, dump, hlo, hlo_text
+from pyxla.nn import in_mode
+from tests.conftest import ROOT
+from tests.nn_served import Served
+
+DEVICE = torch_xla.device()
+
+
+@pytest.fixture(scope="module")
+def plugin():
+    try:
+        return cuda_plugin.find_plugin()
+    except PyxlaError as error:
+        pytest.skip(f"{error.message}: pip install --no-deps jax-cuda13-pjrt==0.11.2")
+
+
+def normed(x, weight):
+    y = torch.ops.xla_gpu.rms_norm(x, weight, 1e-5)
+    # erf is none of StableHLO's operations.
+    return torch.nn.functional.gelu(y @ y.t())
+
+
+@pytest.fixture(scope="module")
+def seen():
+    return pyxla.inspect(normed, torch.randn(64, 256).to(DEVICE), torch.ones(256, device=DEVICE))
+
+
+@pytest.mark.parametrize("gpu", deviceless.GPUS)
+def test_compiled_for_each_gpu(plugin, seen, gpu):
+    (module,) = pyxla.compiled_for(seen, gpu).modules
+    (call,) = module.calls
+    assert call.target == "xla_gpu_rms_norm" and call.attributes == {"eps": pytest.approx(1e-5)}
+    assert [operand.shape for operand in call.operands] == ["f32[64,256]{1,0}", "f32[256]{0}"]
+    assert module.name == seen.modules[0].name and module.captured is None
+    # A product of 64 x 64 is XLA:CUDA's own kernel; on the CPU it is a dot.
+    assert "gemm" in module.after and "gemm" not in seen.modules[0].after
+    assert module.memory.arguments == seen.modules[0].memory.arguments
+
+
+@pytest.mark.parametrize("mode", ["direct", "compile"])
+def test_a_cache_is_updated_in_place_on_cuda(plugin, mode):
+    """The layers' calls are fused with slices there; without the donated buffers XLA would copy both caches."""
+    torch._dynamo.reset()
+    served = Served(mode)
+    _, arguments = served.step([(served.open(), 7)])
+    on_cuda = pyxla.compiled_for(pyxla.inspect(in_mode(served.trace, mode), *arguments), "H200")
+    pyxla.assert_custom_calls(on_cuda, "reshape_and_cache", 2)
+    pyxla.assert_custom_calls(on_cuda, "paged_attention", 2)
+    pyxla.assert_no_copies(on_cuda)
+    (module,) = on_cuda.modules
+    assert module.memory.in_place == sum(layer.nbytes for layer in served.cache.layers)
+
+
+def test_library_without_code_for_the_gpu(plugin, seen, monkeypatch):
+    capability, fields = deviceless.GPUS["A100"]
+    assert capability == (8, 0)
+    monkeypatch.setitem(deviceless.GPUS, "V100", ((7, 0), fields))
+    with pytest.raises(LibraryError, match=r"^rms_norm: CUDA architecture: expected code for sm_70, got "):
+        pyxla.compiled_for(seen, "V100")
+
+
+def test_module_that_cuda_does_not_compile(plugin, seen):
+    (module,) = seen.modules
+    text = module.before.replace("xla_gpu_rms_norm", "nobody_has_this")
+    other = type(seen)("CPU", [type(module)(**vars(module) | {"before": text})])
+    with pytest.raises(PyxlaError, match=r"expected a module that XLA:CUDA compiles, got NOT_FOUND: .*nobody_has_this"):
+        pyxla.compiled_for(other, "H200")
+
+
+def test_devtool_hlo_for_a_gpu(plugin):
+    command = [sys.executable, "-P", "-m", "devtool", "hlo", "simple_add", "--gpu", "H200", "--json"]
+    env = os.environ | {"PYXLA_PJRT_PLUGIN": str(plugin.path), "PJRT_DEVICE": "CPU"}
+    result = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    data = json.loads(result.stdout)
+    assert data["device"] == "CUDA" and data["modules"][0]["calls"][0]["target"] == "xla_gpu_simple_add"
+
+
+def test_gpus_of_devtool_are_those_of_pyxla():
+    assert tuple(deviceless.GPUS) == GPUS
+
+
+def test_gpu_that_nobody_described(seen):
+    with pytest.raises(ArgumentError, match=r"^compiled_for: gpu: expected A100 or H100 or H200, got H300$"):
+        pyxla.compiled_for(seen, "H300")
+
+
+def test_modules_of_several_devices(seen):
+    (module,) = seen.modules
+    text = module.before.replace("entry_computation_layout", "num_partitions=4, entry_computation_layout", 1)
+    other = type(seen)("CPU", [type(module)(**vars(module) | {"before": text})])
+    with pytest.raises(ArgumentError, match=r"^compiled_for: seen: expected modules of one device, got one of 4\n"):
+        pyxla.compiled_for(other, "H200")
+
+
+def test_without_the_plugin(seen, monkeypatch):
+    monkeypatch.setenv("PYXLA_PJRT_PLUGIN", "/no/such/plugin.so")
+    cuda_plugin.find_plugin.cache_clear()
+    deviceless._plugin.cache_clear()
+    deviceless._device.cache_clear()
+    try:
+        with pytest.raises(
+            PyxlaError, match=r"^CUDA: PYXLA_PJRT_PLUGIN: expected a PJRT plugin, got no file at /no/such"
+        ):
+            pyxla.compiled_for(seen, "H200")
+    finally:
+        cuda_plugin.find_plugin.cache_clear()
+
+
+def test_bytecode_states_what_is_donated():
+    cache = torch.zeros(2, 3, 4, 2, 8, device=DEVICE)
+    rows = to_xla({"key": torch.ones(1, 2, 8), "value": torch.ones(1, 2, 8)})
+    slots = torch.zeros(1, dtype=torch.int32, device=DEVICE)
+    (module,) = pyxla.inspect(
+        lambda: torch.ops.xla_gpu.reshape_and_cache(rows["key"], rows["value"], cache, slots)
+    ).modules
+    (donor,) = hlo_text.buffer_donors(module.before)
+    from jaxlib.mlir import ir
+
+    data = hlo.bytecode(module.before)
+    with hlo._as_stablehlo(module.before):
+        main = ir.SymbolTable(ir.Module.parse(data).operation)["main"]
+        types = ir.FunctionType(main.attributes["function_type"].value).inputs
+        donated = [i for i, given in enumerate(main.attributes["arg_attrs"]) if len(given)]
+    assert donated == [donor] and str(types[donor]) == "tensor<2x3x4x2x8xf32>"
+
+
+def test_parameters_of_a_module_s_aliases_are_donors():
+    assert hlo_text.buffer_donors("HloModule a, input_output_alias={ {0}: (2, {}, may-alias) }") == {2}
+    assert hlo_text.buffer_donors(
+        "HloModule a, buffer_donor={ (1, {}), (14, {}) }, entry_computation_layout={()->()}"
+    ) == {1, 14}
+    assert hlo_text.buffer_donors("") == set()
+
+
+def test_flags_of_one_compilation():
+    """As protocol buffers write a map: field 7, each entry a message of a name and of a message of the value."""
+    assert dump.overrides(ab="xy", c=True, d=7) == (
+        b"\x3a\x0a\x0a\x02ab\x12\x04\x0a\x02xy\x3a\x07\x0a\x01c\x12\x02\x10\x01\x3a\x07\x0a\x01d\x12\x02\x18\x07"
+    )
