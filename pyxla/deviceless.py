@@ -23,7 +23,7 @@ from pyxla.libraries import find_library
 from pyxla.op import NAMESPACE, find_op
 from pyxla.registry import ensure_registered, register_library
 
-__all__ = ["GPUS", "compiled_for"]
+__all__ = ["compiled_for"]
 
 # Each GPU as its driver describes it, in the fields of XLA's GpuDeviceInfoProto; the first is its compute capability.
 GPUS = {
