@@ -12,7 +12,7 @@ from pyxla_kernels.common.custom_calls import to_xla
 
 import pyxla
 from devtool.hlo_output import GPUS
-from pyxla import ArgumentError, LibraryError, PyxlaError, cuda_plugin, deviceless, dump, hlo, hlo_text
+from pyxla import ArgumentError, LibraryError, PyxlaError, cuda_plugin, deviceless, hlo, hlo_text
 from pyxla.nn import in_mode
 from tests.conftest import ROOT
 from tests.nn_served import Served
@@ -145,10 +145,3 @@ def test_parameters_of_a_module_s_aliases_are_donors():
         "HloModule a, buffer_donor={ (1, {}), (14, {}) }, entry_computation_layout={()->()}"
     ) == {1, 14}
     assert hlo_text.buffer_donors("") == set()
-
-
-def test_flags_of_one_compilation():
-    """As protocol buffers write a map: field 7, each entry a message of a name and of a message of the value."""
-    assert dump.overrides(ab="xy", c=True, d=7) == (
-        b"\x3a\x0a\x0a\x02ab\x12\x04\x0a\x02xy\x3a\x07\x0a\x01c\x12\x02\x10\x01\x3a\x07\x0a\x01d\x12\x02\x18\x07"
-    )

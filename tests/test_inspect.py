@@ -371,11 +371,9 @@ def test_option_of_one_compilation_is_the_one_that_xla_reads():
     from jaxlib._jax import CompileOptions
 
     plain, ours = CompileOptions(), CompileOptions()
-    ours.env_option_overrides = [("xla_dump_hlo_as_text", True), ("xla_dump_to", "/a/folder" * 20)]
-    want = ours.SerializeAsString().removeprefix(plain.SerializeAsString())
-    got = dump._override("xla_dump_hlo_as_text", b"\x10\x01")
-    got += dump._override("xla_dump_to", dump._field(1, b"/a/folder" * 20))
-    assert got == want
+    flags = {"xla_dump_hlo_as_text": True, "xla_dump_to": "/a/folder" * 20, "xla_gpu_autotune_level": 0}
+    ours.env_option_overrides = list(flags.items())
+    assert dump.overrides(**flags) == ours.SerializeAsString().removeprefix(plain.SerializeAsString())
 
 
 @pytest.mark.skipif(not ON_CUDA, reason="needs a GPU: devtool test -- tests --device cuda")
