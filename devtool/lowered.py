@@ -77,12 +77,12 @@ def inspect_script(script: Path, arguments: Sequence[str]) -> Any:
         raise DevtoolError(f"hlo: SCRIPT: expected a Python file, got none at {script}", "correct the path", MISUSED)
     with tempfile.TemporaryDirectory(prefix="pyxla-hlo-") as name:
         folder = _dump_folder(Path(name))
-        before = set(folder.glob("*")) if folder.is_dir() else set()
+        before = _written_at(folder)
         with _stdout_to_stderr():
             _run(script, arguments)
         from pyxla.dump import in_order
 
-        seen = _read(in_order(set(folder.glob("*")) - before) if folder.is_dir() else [])
+        seen = _read(in_order(path for path, at in _written_at(folder).items() if before.get(path) != at))
     if not seen.modules:
         raise DevtoolError(
             f"hlo: {script}: expected a script that computes on XLA, got one that left XLA nothing to do",
@@ -130,6 +130,11 @@ def _dump_folder(folder: Path) -> Path:
         return Path(named[-1])
     os.environ["XLA_FLAGS"] = f"{flags} --xla_dump_to={folder} --xla_dump_hlo_as_text".strip()
     return folder
+
+
+def _written_at(folder: Path) -> dict[Path, int]:
+    """When each file was written last, in ns: an earlier run of the script has left modules of the same names."""
+    return {path: path.stat().st_mtime_ns for path in folder.glob("*")} if folder.is_dir() else {}
 
 
 def _run(script: Path, arguments: Sequence[str]) -> None:

@@ -186,17 +186,25 @@ def _field(number: int, content: bytes) -> bytes:
 
 @contextmanager
 def written_files(folder: Path, pattern: str) -> Iterator[list[Path]]:
-    """Collects the files of this pattern that come to a folder inside the block, in their order.
+    """Collects the files of this pattern that are written to a folder inside the block, in their order.
+
+    XLA numbers modules from 0 in each process: a folder of the user's may hold an earlier one's under the same names.
 
     Args:
         folder: where XLA writes.
         pattern: as for glob.
     """
-    before = set(folder.glob(pattern)) if folder.is_dir() else set()
+    before = _written_at(folder, pattern)
     found: list[Path] = []
     yield found
+    found.extend(in_order(path for path, at in _written_at(folder, pattern).items() if before.get(path) != at))
+
+
+def _written_at(folder: Path, pattern: str) -> dict[Path, int]:
+    """When each file was written last, in ns; of a folder that is not there, or is gone meanwhile, none."""
     with contextlib.suppress(FileNotFoundError):
-        found.extend(in_order(set(folder.glob(pattern)) - before))
+        return {path: path.stat().st_mtime_ns for path in folder.glob(pattern)}
+    return {}
 
 
 def in_order(files: Iterable[Path]) -> list[Path]:

@@ -124,7 +124,9 @@ def read_files(files: Sequence[Path]) -> list[Module]:
 def _read_module(before: Path) -> Module | None:
     """The module of a file `<prefix>before_optimizations.txt`; None for one that XLA compiled for itself, half way."""
     prefix = before.name.removesuffix(_BEFORE)
-    beside = [path for path in before.parent.iterdir() if path.name.startswith(prefix)]
+    written = before.stat().st_mtime_ns
+    # Older ones are another process's, of the same name.
+    beside = [p for p in before.parent.iterdir() if p.name.startswith(prefix) and p.stat().st_mtime_ns >= written]
 
     def text_of(ending: str) -> str | None:
         return next((path.read_text() for path in beside if path.name.endswith(ending)), None)

@@ -225,6 +225,17 @@ def test_hlo_of_a_script(tree, tmp_path):
     assert all(module["before"].startswith("HloModule ") for module in data["modules"])
 
 
+def test_hlo_of_a_script_twice_in_a_folder_of_the_user_s(tree, tmp_path):
+    """The second run's modules have the first one's names."""
+    path, folder = script(tmp_path, SCRIPT), tmp_path / "modules"
+    flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
+    for _ in range(2):
+        result = tree.run("hlo", str(path), PJRT_DEVICE="CPU", XLA_FLAGS=flags)
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.count("xla_gpu_simple_add") >= 2
+    assert list(folder.iterdir())
+
+
 RAISES = """def inner():
     raise ValueError("mine")
 
