@@ -111,17 +111,17 @@ def write_call(
     name: str, schema: Schema, emit: Callable, otherwise: Callable, *, with_keyset: bool = False
 ) -> Callable:
     """The function that emits a call at once where that is all there is to do: plain XLA tensors, no gradient, nobody
-    who listens. Else it calls `otherwise`, as it always does for an op in place or without a tensor to look at.
+    who listens. Else it calls `otherwise`, as it always does for an op without a tensor to look at.
 
     Args:
         name: name of the op.
         schema: schema of the op.
-        emit: from write_emit.
+        emit: takes all arguments in order.
         otherwise: takes the op's arguments.
         with_keyset: torch's dispatch keys come before the arguments and are handed to `otherwise`.
     """
     first = next((a for a in schema.tensors if a.kind == "Tensor"), None)
-    if first is None or schema.mutated:
+    if first is None:
         return otherwise
     return _define(
         _CALL,

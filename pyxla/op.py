@@ -7,7 +7,6 @@ in-place ops do not reach XLA (torch_xla runs on functional tensors, whose fallb
 from __future__ import annotations
 
 import inspect
-import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch._library.autograd import Info, make_autograd_impl
 
 from pyxla.call_path import write_call
 from pyxla.errors import ArgumentError, DefinitionError, mismatch
+from pyxla.in_place import InPlace
 from pyxla.lowering import Lowering
 from pyxla.schema import Schema
 from pyxla.sharding import Sharding
@@ -97,7 +97,9 @@ class CustomOp:
         _library.define(f"{self.name}{self.schema.text}")
         self.overload = getattr(getattr(torch.ops, NAMESPACE), self.name).default
         # Past torch's dispatcher, whose way to the same custom call costs more than the call.
-        self._call = write_call(self.name, self.schema, self._lowering.emit, self.overload)
+        emit = self._lowering.emit
+        self._in_place = InPlace(self, _library, emit) if self.schema.mutated else None
+        self._call = self._in_place.call if self._in_place else write_call(self.name, self.schema, emit, self.overload)
         self._register_kernels()
         _ops[self.name] = self
 
@@ -122,11 +124,8 @@ class CustomOp:
         """
         self._fake = fake
         torch.library.register_fake(f"{NAMESPACE}::{self.name}", fake, lib=_library)
-        if self.schema.mutated:
-            functional = self._functional_results(fake)
-            torch.library.register_fake(
-                f"{NAMESPACE}::{self.schema.functional_name(self.name)}", functional, lib=_library
-            )
+        if self._in_place:
+            self._in_place.register_fake(fake)
         return fake
 
     def register_workspace(self, workspace_bytes: Callable) -> Callable:
@@ -195,17 +194,8 @@ class CustomOp:
 
     def _register_kernels(self) -> None:
         for key in ("CPU", "CUDA"):
-            _library.impl(self.name, self._reference_kernel, key)
-        if self.schema.mutated:
-            functional = self.schema.functional_name(self.name)
-            _library.define(f"{functional}{self.schema.functional_text()}")
-            self._functional = getattr(getattr(torch.ops, NAMESPACE), functional).default
-            for key in ("CPU", "CUDA"):
-                _library.impl(functional, self._functional_reference, key)
-            _library.impl(functional, self._lowering.emit, "XLA")
-            _library.impl(self.name, self._mutate, "Functionalize")
-            _library.impl(self.name, self._mutate, "XLA")
-        else:
+            _library.impl(self.name, self.run_reference, key)
+        if not self._in_place:
             _library.impl(self.name, self._lowering.emit, "XLA")
             autograd = make_autograd_impl(self.overload, self._gradient)
             _library.impl(self.name, autograd, "Autograd", with_keyset=True)
@@ -218,10 +208,12 @@ class CustomOp:
     def _no_gradient(self, ctx: Any, *grads: torch.Tensor) -> None:
         raise DefinitionError(mismatch(self.name, "gradient", "one", "none"), f"add {self.name}.register_autograd")
 
-    def _reference_kernel(self, *args: Any, **kwargs: Any) -> Any:
+    def run_reference(self, *args: Any, **kwargs: Any) -> Any:
+        """The op on CPU and CUDA tensors: the checks, then the author's function."""
         arguments = self.schema.bind(args, kwargs)
         self._check_one_device(arguments)
-        self._check_targets(arguments)
+        if self._in_place:
+            self._in_place.check_targets(arguments)
         self.infer_results(arguments)
         results = self.reference(*arguments)
         # Row-major, as on XLA: torch.compile has the strides from the fake function.
@@ -240,57 +232,7 @@ class CustomOp:
                     mismatch(self.name, slot.name, expected, device), f"move it: {slot.name}.to({str(devices[0][1])!r})"
                 )
 
-    def _check_targets(self, arguments: tuple) -> None:
-        # The reference would update it twice; on XLA the second update takes the place of the first.
-        for first, second in itertools.combinations(self.schema.mutated, 2):
-            if arguments[first.index] is arguments[second.index]:
-                expected = f"another tensor than {first.name}, as both are updated in place"
-                raise ArgumentError(mismatch(self.name, second.name, expected, "the same"), "pass a copy of it")
-
     def _select_backend(self, *args: Any, **kwargs: Any) -> Any:
         arguments = self.schema.bind(args, kwargs)
         device = torch.device(arguments[self.schema.device.index] or "cpu")
-        return self._lowering.emit(*arguments) if device.type == "xla" else self._reference_kernel(*arguments)
-
-    def _mutate(self, *args: Any, **kwargs: Any) -> Any:
-        """The in-place op on functional tensors: the functional op, then each mutated argument takes its new value."""
-        arguments = self.schema.bind(args, kwargs)
-        self._check_targets(arguments)
-        targets = [arguments[slot.index] for slot in self.schema.mutated]
-        compiling = torch._guards.TracingContext.try_get() is not None
-        for target in targets:
-            # Not rank 0: torch_xla shares the buffers of equal scalars, and the next one would find a deleted buffer.
-            if compiling and target.device.type == "xla" and target.dim():
-                # A compiled graph keeps its inputs alive unless they are donated: without this XLA copies the buffer.
-                torch.ops.xla.dynamo_set_buffer_donor_(target, True)
-        outputs = self._functional(*arguments)
-        outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
-        for target, output in zip(targets, outputs, strict=False):
-            if compiling and torch._is_functional_tensor(target):
-                # As copy_, without aten.copy in the graph, of which torch_xla makes a wrong one over several devices.
-                torch._functionalize_replace(target, torch._from_functional_tensor(output))
-                torch._functionalize_commit_update(target)
-                torch._functionalize_sync(target)
-            else:
-                target.copy_(output)
-        results = tuple(outputs[len(self.schema.mutated) :])
-        return None if not results else results[0] if len(results) == 1 else results
-
-    def _functional_reference(self, *args: Any, **kwargs: Any) -> Any:
-        arguments = list(self.schema.bind(args, kwargs))
-        for slot in self.schema.mutated:
-            arguments[slot.index] = arguments[slot.index].clone()
-        results = self._reference_kernel(*arguments)
-        results = results if isinstance(results, tuple) else () if results is None else (results,)
-        outputs = (*(arguments[slot.index] for slot in self.schema.mutated), *results)
-        return outputs[0] if len(outputs) == 1 else outputs
-
-    def _functional_results(self, fake: Callable) -> Callable:
-        def functional_fake(*args: Any, **kwargs: Any) -> Any:
-            arguments = self.schema.bind(args, kwargs)
-            results = fake(*arguments)
-            results = results if isinstance(results, tuple) else () if results is None else (results,)
-            outputs = (*(torch.empty_like(arguments[slot.index]) for slot in self.schema.mutated), *results)
-            return outputs[0] if len(outputs) == 1 else outputs
-
-        return functional_fake
+        return self._lowering.emit(*arguments) if device.type == "xla" else self.run_reference(*arguments)

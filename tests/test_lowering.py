@@ -9,7 +9,7 @@ import torch
 import torch_xla
 import torch_xla.runtime
 
-from pyxla import hlo, hlo_text, testing
+from pyxla import hlo, hlo_text
 from pyxla.errors import PyxlaError
 from tests.probe import probe_ops as ops
 
@@ -139,64 +139,6 @@ def test_zero_operands_and_result_shape_in_the_cache_key():
 def test_zero_operands_compiled():
     compiled = torch.compile(lambda x: x + ops.probe_iota(3, 5, x.device), backend="openxla", fullgraph=True)
     assert compiled(torch.ones(3, device=DEVICE)).cpu().tolist() == [6.0, 7.0, 8.0]
-
-
-@pytest.mark.parametrize("size", [4, 1024])
-def test_in_place_lazily_without_a_copy(size):
-    cache, update = torch.ones(size, device=DEVICE), torch.arange(float(size), device=DEVICE)
-    torch_xla.sync(wait=True)
-    with hlo.optimized_modules() as modules:
-        total = ops.probe_accumulate(cache, update)
-        torch_xla.sync(wait=True)
-    testing.check_in_place(ops.probe_accumulate, modules, count=1)
-    assert cache.cpu().tolist() == [1.0 + i for i in range(size)]
-    assert total.item() == cache.cpu().sum().item()
-
-
-def test_in_place_compiled_without_a_copy():
-    compiled = torch.compile(lambda c, u: ops.probe_accumulate(c, u * 2), backend="openxla", fullgraph=True)
-    cache, update = torch.ones(6, device=DEVICE), torch.ones(6, device=DEVICE)
-    torch_xla.sync(wait=True)
-    with hlo.optimized_modules() as modules:
-        for step in range(1, 4):
-            total = compiled(cache, update)
-            torch_xla.sync(wait=True)
-            assert cache.cpu().tolist() == [1.0 + 2 * step] * 6
-            assert total.item() == 6 * (1.0 + 2 * step)
-    testing.check_in_place(ops.probe_accumulate, modules, count=1)
-
-
-@pytest.mark.filterwarnings("ignore:Found tensor with shape")  # torch_xla says that it moves CPU tensors
-def test_in_place_without_results():
-    cache = torch.zeros(3, device=DEVICE)
-    assert ops.probe_increment(cache, 1.5) is None
-    ops.probe_increment(cache, 2.0)
-    assert cache.cpu().tolist() == [3.5] * 3
-    compiled = torch.compile(lambda c: ops.probe_increment(c, 1.0), backend="openxla", fullgraph=True)
-    compiled(cache)
-    assert cache.cpu().tolist() == [4.5] * 3
-    on_cpu = torch.zeros(3)
-    ops.probe_increment(on_cpu, 1.5)
-    compiled(on_cpu)
-    assert on_cpu.tolist() == [2.5] * 3
-
-
-def test_in_place_leaves_other_tensors_alone():
-    """Tensors that still need the old buffer: a clone and a sum that are pending, and one that shares it."""
-    cache = torch.ones(3, device=DEVICE)
-    torch_xla.sync(wait=True)
-    clone, pending, shared = cache.clone(), cache + 1, cache.detach()
-    ops.probe_increment(cache, 5.0)
-    assert clone.cpu().tolist() == [1.0] * 3
-    assert pending.cpu().tolist() == [2.0] * 3
-    assert cache.cpu().tolist() == [6.0] * 3
-    assert shared.cpu().tolist() == [6.0] * 3
-
-
-def test_in_place_on_a_slice():
-    cache = torch.zeros(4, 3, device=DEVICE)
-    ops.probe_increment(cache[1:3, ::2], 1.0)
-    assert cache.cpu().tolist() == [[0, 0, 0], [1, 0, 1], [1, 0, 1], [0, 0, 0]]
 
 
 @pytest.mark.parametrize("compiled", [False, True])

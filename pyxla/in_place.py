@@ -1,0 +1,129 @@
+"""An op that updates arguments, on XLA: a functional op gives their new values, and the arguments take them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._library.autograd import Info, make_autograd_impl
+
+from pyxla.call_path import write_call
+from pyxla.errors import ArgumentError, DefinitionError, mismatch
+
+if TYPE_CHECKING:
+    from pyxla.op import CustomOp
+
+
+class InPlace:
+    """What an op that works in place has beside other ops; registers it with torch.
+
+    torch_xla's tensors are functional: they never change, a changed one is a new one under the old name. So there is a
+    second op, `<name>_functional`, which returns the new values; it is the custom call.
+
+    Args:
+        op: it has a schema, an overload and a lowering.
+        library: torch's, in which the op is defined.
+        emit: from the op's arguments to the results of its custom call, new values first.
+
+    Attributes:
+        call: the op on arguments in order, past torch's dispatcher where that has nothing to do.
+    """
+
+    def __init__(self, op: CustomOp, library: torch.library.Library, emit: Callable):
+        self._op, self._schema, self._library, self._emit = op, op.schema, library, emit
+        self._name = op.schema.functional_name(op.name)
+        library.define(f"{self._name}{op.schema.functional_text()}")
+        self._functional = getattr(getattr(torch.ops, library.ns), self._name).default
+        for key in ("CPU", "CUDA"):
+            library.impl(self._name, self._reference, key)
+        library.impl(self._name, emit, "XLA")
+        autograd = make_autograd_impl(self._functional, Info(self._no_gradient, None))
+        library.impl(self._name, autograd, "AutogradXLA", with_keyset=True)
+        for key in ("Functionalize", "XLA"):
+            library.impl(op.name, self._update, key)
+        self.call = write_call(op.name, op.schema, self._update_at_once, op.overload)
+        autograd_xla = write_call(op.name, op.schema, self._update_at_once, self._update_on_autograd, with_keyset=True)
+        library.impl(op.name, autograd_xla, "AutogradXLA", with_keyset=True)
+
+    def register_fake(self, fake: Callable) -> None:
+        """Registers the functional op's fake function, made from the op's.
+
+        Args:
+            fake: the op's.
+        """
+
+        def functional_fake(*args: Any, **kwargs: Any) -> Any:
+            arguments = self._schema.bind(args, kwargs)
+            results = _as_tuple(fake(*arguments))
+            return _one_or_all((*(torch.empty_like(arguments[slot.index]) for slot in self._schema.mutated), *results))
+
+        torch.library.register_fake(f"{self._library.ns}::{self._name}", functional_fake, lib=self._library)
+
+    def check_targets(self, arguments: tuple) -> None:
+        """Raises ArgumentError if one tensor is to be updated twice.
+
+        The reference would update it twice; on XLA the second update takes the place of the first.
+        """
+        for first, second in itertools.combinations(self._schema.mutated, 2):
+            if arguments[first.index] is arguments[second.index]:
+                expected = f"another tensor than {first.name}, as both are updated in place"
+                raise ArgumentError(mismatch(self._op.name, second.name, expected, "the same"), "pass a copy of it")
+
+    def _update(self, *args: Any, **kwargs: Any) -> Any:
+        return self._assign(self._schema.bind(args, kwargs), self._functional)
+
+    def _update_at_once(self, *arguments: Any) -> Any:
+        return self._assign(arguments, self._emit)
+
+    def _update_on_autograd(self, keyset: torch.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+        arguments = self._schema.bind(args, kwargs)
+        tensors = [arguments[slot.index] for slot in self._schema.tensors]
+        if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
+            # Above autograd: the functional op and the assignments to the arguments become part of the graph.
+            return self._assign(arguments, self._functional)
+        return self._op.overload.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
+
+    def _assign(self, arguments: tuple, functional: Callable) -> Any:
+        """Each mutated argument takes its new value from the functional form; returns the other results."""
+        self.check_targets(arguments)
+        targets = [arguments[slot.index] for slot in self._schema.mutated]
+        compiling = torch._guards.TracingContext.try_get() is not None
+        for target in targets:
+            # Not rank 0: torch_xla shares the buffers of equal scalars, and the next one would find a deleted buffer.
+            if compiling and target.device.type == "xla" and target.dim():
+                # A compiled graph keeps its inputs alive unless they are donated: without this XLA copies the buffer.
+                torch.ops.xla.dynamo_set_buffer_donor_(target, True)
+        outputs = _as_tuple(functional(*arguments))
+        for target, output in zip(targets, outputs, strict=False):
+            if compiling and torch._is_functional_tensor(target):
+                # As copy_, without aten.copy in the graph, of which torch_xla makes a wrong one over several devices.
+                torch._functionalize_replace(target, torch._from_functional_tensor(output))
+                torch._functionalize_commit_update(target)
+                torch._functionalize_sync(target)
+            else:
+                target.copy_(output)
+        results = outputs[len(targets) :]
+        return _one_or_all(results) if results else None
+
+    def _reference(self, *args: Any, **kwargs: Any) -> Any:
+        arguments = list(self._schema.bind(args, kwargs))
+        for slot in self._schema.mutated:
+            arguments[slot.index] = arguments[slot.index].clone()
+        results = _as_tuple(self._op.run_reference(*arguments))
+        return _one_or_all((*(arguments[slot.index] for slot in self._schema.mutated), *results))
+
+    def _no_gradient(self, ctx: Any, *grads: torch.Tensor) -> None:
+        raise DefinitionError(
+            mismatch(self._op.name, "gradient", "none, as the op works in place", "a backward pass through it"),
+            "torch.no_grad() around what is not trained, or an op that returns what this one updates",
+        )
+
+
+def _as_tuple(results: Any) -> tuple:
+    return tuple(results) if isinstance(results, (tuple, list)) else () if results is None else (results,)
+
+
+def _one_or_all(results: tuple) -> Any:
+    return results[0] if len(results) == 1 else results
