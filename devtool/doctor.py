@@ -115,14 +115,15 @@ class Doctor:
 
     def cuda(self) -> None:
         """Adds the lines on the CUDA plugin, its libraries, the driver and the GPUs."""
-        named = os.environ.get("PYXLA_PJRT_PLUGIN")
-        wanted = self._has_gpu or named or any(version_of(f"jax-cuda{cuda}-pjrt") for cuda in (12, 13))
+        wanted = self._has_gpu or os.environ.get("PYXLA_PJRT_PLUGIN") or wheel_set() == "cuda13"
+        # Alone it compiles for GPUs that are not here: devtool hlo --gpu.
+        plugin = wanted or any(version_of(f"jax-cuda{cuda}-pjrt") for cuda in (12, 13))
 
         def where(condition: object, function: Callable[[], str]) -> Callable[[], str]:
             return function if condition else self._no_gpu
 
-        self.check("CUDA plugin", where(wanted, self._find_plugin), "torch")
-        self.check("pjrt_proxy", where(wanted, self._proxy), "torch")
+        self.check("CUDA plugin", where(plugin, self._find_plugin), "torch")
+        self.check("pjrt_proxy", where(plugin, self._proxy), "torch")
         self.check("CUDA libraries", where(wanted, self._cuda_libraries), "torch")
         self.check("driver", where(self._has_gpu, self._driver), "torch")
         self.check("GPUs", lambda: ", ".join(f"{name} ({dotted(cc)})" for name, cc in self._gpus), "driver")

@@ -48,7 +48,7 @@ def wheel_set() -> str:
     """The locked set that is installed: "cpu" or "cuda13"."""
     stamp = Path(sys.prefix, "stamp")  # bin/devtool names the set in its first line
     made_from = stamp.read_text().partition("\n")[0] if stamp.is_file() else ""
-    return "cuda13" if made_from.endswith(" cuda13") or version_of("jax-cuda13-pjrt") else "cpu"
+    return "cuda13" if made_from.endswith(" cuda13") or version_of("cupy-cuda13x") else "cpu"
 
 
 def version_of(package: str) -> str | None:

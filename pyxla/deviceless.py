@@ -21,7 +21,7 @@ from pyxla.hlo_module import Module
 from pyxla.inspection import Inspection, read_files
 from pyxla.libraries import find_library
 from pyxla.op import NAMESPACE, find_op
-from pyxla.registry import ensure_registered, register_library
+from pyxla.registry import check_architecture, ensure_registered
 
 __all__ = ["compiled_for"]
 
@@ -64,7 +64,8 @@ def compiled_for(seen: Inspection, gpu: str) -> Inspection:
     Raises:
         ArgumentError: no such GPU, or modules of several devices.
         LibraryError: an op's library is missing, or has no code for this GPU.
-        PyxlaError: the wheel jax-cuda13-pjrt is not installed, or XLA:CUDA does not compile a module.
+        PyxlaError: the wheel jax-cuda13-pjrt is not installed, the plugin needs a GPU to compile for one, or XLA:CUDA
+            does not compile a module.
     """
     if gpu not in GPUS:
         raise ArgumentError(mismatch("compiled_for", "gpu", " or ".join(GPUS), gpu))
@@ -77,8 +78,9 @@ def compiled_for(seen: Inspection, gpu: str) -> Inspection:
     for target in {call.target for module in seen.modules for call in hlo_text.custom_calls(module.before)}:
         if target.startswith(f"{NAMESPACE}_"):
             op = find_op(target.removeprefix(f"{NAMESPACE}_"))
-            register_library(find_library(op.library), "CUDA", [GPUS[gpu][0]])
-            ensure_registered(op.library, target, "CUDA")
+            # Each time: what is registered may have been checked for another GPU.
+            check_architecture(find_library(op.library), GPUS[gpu][0])
+            ensure_registered(op.library, target, "CUDA", capabilities=())
     with tempfile.TemporaryDirectory(prefix="pyxla-hlo-") as name:
         for module in seen.modules:
             _compile(module, gpu, Path(name))
@@ -121,7 +123,15 @@ def _device(gpu: str) -> Any:
     from jaxlib import xla_client
 
     config = {"target_config": _description(gpu), "topology": "1x1x1"}
-    return xla_client.make_c_api_device_topology(_plugin(), gpu, **config)._make_compile_only_devices()[0]
+    plugin = _plugin()
+    try:
+        return xla_client.make_c_api_device_topology(plugin, gpu, **config)._make_compile_only_devices()[0]
+    except Exception as error:  # XLA's own, or jaxlib's
+        got = str(error).partition("\n")[0]
+        raise PyxlaError(
+            mismatch("compiled_for", "plugin", "one that compiles for a GPU that is not here", got),
+            "pip install --no-deps jax-cuda13-pjrt==0.11.2, and unset PYXLA_PJRT_PLUGIN",
+        ) from error
 
 
 def _description(gpu: str) -> str:

@@ -31,13 +31,16 @@ def _host_api() -> ffi_api.Api:
     return library.XLA_FFI_GetApi().contents
 
 
-def ensure_registered(op: str, target: str, platform: str) -> None:
+def ensure_registered(
+    op: str, target: str, platform: str, capabilities: Iterable[tuple[int, int]] | None = None
+) -> None:
     """Registers the handlers of the op's library, unless that has been done; then `target` is there on `platform`.
 
     Args:
         op: name of the op.
         target: name of the custom call's target.
         platform: "Host" or "CUDA".
+        capabilities: as for register_library.
 
     Raises:
         LibraryError: no library, an unfit one, or one without this target on this platform.
@@ -46,7 +49,7 @@ def ensure_registered(op: str, target: str, platform: str) -> None:
         return
     with _lock:
         library = find_library(op)
-        register_library(library, platform)
+        register_library(library, platform, capabilities)
     if (target, platform) not in _registered:
         have = ", ".join(f"{h.target} on {h.platform}" for h in library.table.handlers) or "no handler"
         raise LibraryError(

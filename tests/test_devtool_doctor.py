@@ -80,9 +80,10 @@ def test_this_machine(capsys):
     assert list(found) == [*CHECKS, "ops", *(f"op {op}" for op in ops), "LD_PRELOAD", "call on CPU", "call on CUDA"]
     assert found["torch_xla"].found == "2.8.1" and found["LD_PRELOAD"].found == "empty"
     assert found["call on CPU"].found == "simple_add: a custom call in the HLO, its numbers are right"
-    if not HAS_GPU and not doctor_python.version_of("jax-cuda13-pjrt"):
+    assert found["CUDA plugin"].found == "jax-cuda13-pjrt 0.11.2, PJRT API 0.115"
+    if not HAS_GPU and doctor_python.wheel_set() == "cpu":
         skipped = {line.check: line.found for line in lines if line.status == SKIPPED}
-        assert skipped == dict.fromkeys([*CUDA, "call on CUDA"], NO_GPU)
+        assert skipped == dict.fromkeys(["CUDA libraries", "driver", "GPUs", "call on CUDA"], NO_GPU)
 
     print_lines(lines)
     table = capsys.readouterr().out
@@ -176,8 +177,7 @@ def test_python_without_its_shared_library():
 def test_wheels_that_differ_from_the_lock(tmp_path):
     """Names compare as pip compares them, versions too; what this Python does not need does not count."""
     click = doctor_python.version_of("click")
-    names = {"cuda13" if doctor_python.version_of("jax-cuda13-pjrt") else "cpu": "", "dev": ""}
-    (chosen,) = set(names) - {"dev"}
+    chosen = doctor_python.wheel_set()
     lock, dev = tmp_path / f"{chosen}.txt", tmp_path / "dev.txt"
     digest = f"--hash=sha256:{'0' * 64}"
     lock.write_text(f"Click=={click}.0 \\\n    {digest}\nnot-there==1 ; python_version < '3.0' \\\n    {digest}\n")

@@ -1,0 +1,48 @@
+"""Every op, compiled by XLA:CUDA for an H200 that is not here: the call is there once, and nothing is copied."""
+
+import importlib
+
+import pytest
+import torch
+import torch_xla
+from pyxla_kernels.common.custom_calls import to_xla
+
+import pyxla
+from pyxla.op import NAMESPACE
+from tests.test_layers import OPS
+
+# Ops that share a folder -> the name of their cases.
+SHARING = {
+    "paged_attention": {"paged_attention": "CASES", "paged_attention_lse": "LSE_CASES"},
+    "rotary_embedding": {"rotary_embedding": "CASES", "rotary_embedding_inplace": "CASES"},
+}
+
+
+def cases():
+    for folder in OPS:
+        module = importlib.import_module(f"pyxla_kernels.{folder}.cases")
+        for name, which in SHARING.get(folder, {folder: "CASES"}).items():
+            for case in getattr(module, which):
+                yield pytest.param(name, case, id=f"{name}-{case.name}")
+
+
+@pytest.mark.parametrize(("name", "case"), list(cases()))
+def test_compiled_for_an_h200(name, case):
+    op = pyxla.find_op(name)
+    arguments = to_xla(case.arguments())
+    with pyxla.inspecting() as seen:
+        results = op(**arguments)
+        torch_xla.sync(wait=True)
+    results = results if isinstance(results, tuple) else (results,)
+    (module,) = pyxla.compiled_for(seen, "H200").modules
+    calls = [call for call in module.calls if call.target == f"{NAMESPACE}_{name}"]
+    changed = [arguments[slot.name] for slot in op.schema.mutated]
+    if not any(t.numel() for t in (*changed, *results) if isinstance(t, torch.Tensor)):
+        assert not calls  # XLA:CUDA leaves out what has no element
+        return
+    (call,) = calls
+    assert call.attributes == seen.modules[0].calls[0].attributes
+    assert len(call.aliases) == len(module.aliases) == len(changed)
+    # Two operands of one size that are updated in place: torch_xla may swap their buffers.
+    if len(changed) < 2:
+        assert not [copy for copy in module.copies if copy.size]
