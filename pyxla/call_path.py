@@ -17,7 +17,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._C import _len_torch_dispatch_stack, _len_torch_function_stack, is_grad_enabled
+from torch._C import (
+    _are_functorch_transforms_active,
+    _len_torch_dispatch_stack,
+    _len_torch_function_stack,
+    is_grad_enabled,
+)
 
 from pyxla.schema import Argument, Schema
 
@@ -74,6 +79,7 @@ def {name}({keyset}{parameters}):
         and not (__is_grad_enabled() and ({gradients}))
         and not __dispatch_modes()
         and not __function_modes()
+        and not __transforms()
     ):
         return __emit({arguments})
     return __otherwise({keyset}{arguments})
@@ -136,6 +142,7 @@ def write_call(
             "is_grad_enabled": is_grad_enabled,
             "dispatch_modes": _len_torch_dispatch_stack,
             "function_modes": _len_torch_function_stack,
+            "transforms": _are_functorch_transforms_active,
         },
         name=name,
         keyset="__keyset, " if with_keyset else "",
