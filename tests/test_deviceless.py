@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 import torch_xla
+import torch_xla.runtime
 from pyxla_kernels.common.custom_calls import to_xla
 
 import pyxla
@@ -17,6 +18,9 @@ from pyxla.nn import in_mode
 from tests.conftest import ROOT
 from tests.nn_served import Served
 
+pytestmark = pytest.mark.skipif(
+    torch_xla.runtime.device_type() != "CPU", reason="compiles for a GPU that is not here: on the CPU"
+)
 DEVICE = torch_xla.device()
 
 

@@ -5,11 +5,16 @@ import importlib
 import pytest
 import torch
 import torch_xla
+import torch_xla.runtime
 from pyxla_kernels.common.custom_calls import to_xla
 
 import pyxla
 from pyxla.op import NAMESPACE
 from tests.test_layers import OPS
+
+pytestmark = pytest.mark.skipif(
+    torch_xla.runtime.device_type() != "CPU", reason="compiles for a GPU that is not here: on the CPU"
+)
 
 # Ops that share a folder -> the name of their cases.
 SHARING = {
