@@ -42,12 +42,13 @@ _TYPES = {
 _NUMBERS = frozenset({int, float})
 _PAST_INT64 = 2**63
 
-# What an argument adds to the key of a computation. 0.0 == -0.0, but they are different attributes; so is a NaN.
+# What an argument adds to the key of a computation. 0.0 == -0.0, but they are different attributes; and a NaN is equal
+# to none, so that each call would add a key.
 _KEYS = {
     "Tensor": "{0}.shape, {0}.dtype",
     "Tensor?": "{0} is not None and ({0}.shape, {0}.dtype)",
-    "float": "{0} or __repr({0})",
-    "float?": "{0} or __repr({0})",
+    "float": "{0} if {0} and {0} == {0} else __repr({0})",
+    "float?": "{0} if {0} and {0} == {0} else __repr({0})",
     "int[]": "__tuple({0})",
     "float[]": "__tuple(__map(__repr, {0}))",
 }

@@ -11,6 +11,7 @@ import torch_xla.runtime
 
 from pyxla import hlo, hlo_text
 from pyxla.errors import PyxlaError
+from pyxla.lowering import Lowering
 from tests.probe import probe_ops as ops
 
 pytestmark = pytest.mark.usefixtures("probe_library")
@@ -67,6 +68,18 @@ def test_float_attribute_keeps_the_sign_of_zero():
     for number in (0.0, -0.0, 0.0):
         got = ops.probe_attributes(torch.zeros(1, device=DEVICE), **attributes(number=number))[0].cpu()
         assert math.copysign(1.0, got[1].item()) == math.copysign(1.0, number)
+
+
+@pytest.mark.parametrize("name", ["number", "maybe_number"])
+def test_nan_is_lowered_once(name, monkeypatch):
+    """It is equal to none: each call was lowered anew, and kept for ever."""
+    lowered, lower = [], Lowering.custom_call
+    monkeypatch.setattr(Lowering, "custom_call", lambda self, arguments: lowered.append(1) or lower(self, arguments))
+    for _ in range(3):
+        values = attributes(integer=60 + len(name), **{name: float("nan")})
+        got = ops.probe_attributes(torch.zeros(1, device=DEVICE), **values)
+    assert len(lowered) == 1
+    assert any(tensor.cpu().isnan().any() for tensor in got)
 
 
 def test_changed_attributes_change_the_result():
