@@ -134,6 +134,10 @@ class BlockTables:
             PyxlaError: too few blocks are free. Nothing was changed then.
         """
         self.require_room([(sequence, count)])
+        return self._append(sequence, count)
+
+    def _append(self, sequence: CachedSequence, count: int) -> tuple[array, tuple[int, int] | None]:
+        """As append, where there is room."""
         copy = None
         if count > 0 and self._must_copy(sequence):
             source, copied = sequence.blocks[-1], self._take()

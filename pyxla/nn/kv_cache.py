@@ -100,7 +100,7 @@ class PagedKVCache(BlockTables):
         slots, starts, lengths = array("i"), array("i", [0]), array("i")
         table = array("i", bytes(4 * seqs * max_blocks))
         for row, (sequence, count) in enumerate(batch):
-            new, copy = self.append(sequence, count)
+            new, copy = self._append(sequence, count)
             if copy is not None:
                 self._copy_block(*copy)
             slots.extend(new)
@@ -130,9 +130,8 @@ class PagedKVCache(BlockTables):
         check.that(len(batch) <= seqs, "batch", f"at most {seqs} sequences", len(batch))
         distinct = len({id(sequence) for sequence, _ in batch})
         check.that(distinct == len(batch), "batch", "each sequence once", f"{len(batch) - distinct} again")
-        for sequence, count in batch:
-            blocks = -(-(sequence.length + count) // self.block_size)
-            check.that(blocks <= max_blocks, "batch", f"at most {max_blocks} blocks of a sequence", blocks)
+        blocks = max((-(-(s.length + count) // self.block_size) for s, count in batch), default=0)
+        check.that(blocks <= max_blocks, "batch", f"at most {max_blocks} blocks of a sequence", blocks)
         self.require_room(batch)
 
     def _to_device(self, values: array, *shape: int) -> torch.Tensor:
