@@ -45,7 +45,7 @@ def run_lines(
                 on_line(line.rstrip("\n"))
         return child.wait()
     except BaseException:
-        _end(child, lambda number: os.killpg(child.pid, number))
+        _end_tree(child)
         raise
 
 
@@ -83,6 +83,37 @@ def run_captured(
             child.communicate(timeout=5)
         raise
     return subprocess.CompletedProcess(command, child.returncode, output, errors)
+
+
+def _end_tree(child: subprocess.Popen) -> None:
+    """Ends a program with its own process group, and all that it started.
+
+    ninja passes a Ctrl-C on to its commands and waits for them, but one that starts at that moment may miss it (one in
+    a hundred did). So they are told again, and ninja then ends as it should: it removes what is half-written.
+    """
+    if child.poll() is None:
+        os.killpg(child.pid, signal.SIGINT)
+    for _ in range(10):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=1)
+            return
+        _signal(_descendants(child.pid), signal.SIGINT)
+    _signal([*_descendants(child.pid), child.pid], signal.SIGKILL)
+    child.wait()
+
+
+def _descendants(process: int) -> list[int]:
+    children: list[int] = []
+    for path in Path("/proc").glob(f"{process}/task/*/children"):
+        with contextlib.suppress(OSError):
+            children += map(int, path.read_text().split())
+    return children + [pid for child in children for pid in _descendants(child)]
+
+
+def _signal(processes: list[int], number: int) -> None:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, number)
 
 
 def _end(child: subprocess.Popen, send: Callable[[int], None]) -> None:

@@ -203,9 +203,13 @@ def test_interrupted_build_ends_its_children_and_the_next_one_works(tree, number
 
 
 def test_killed_build_ends_its_children_and_the_next_one_works(tree):
+    """Only once no command is about to start: such a one ninja may miss, and nobody is left to tell it again."""
     compiler = WaitingCompiler(tree, "slow")
     child = tree.start("build", "slow")
     compiler.wait_until_it_reads()
+    before = None
+    while before != (before := processes_in(tree.root)):
+        time.sleep(0.5)
     child.kill()
     child.communicate()
     deadline = time.monotonic() + 30
