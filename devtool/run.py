@@ -59,7 +59,7 @@ def run_through(command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> in
             # A Ctrl-C on the terminal has reached the child too; a second one would cut its clean-up short.
             child.wait(timeout=2)
         except subprocess.TimeoutExpired:
-            _end(child, child.send_signal)
+            _end(child)
         raise
 
 
@@ -116,10 +116,10 @@ def _signal(processes: list[int], number: int) -> None:
             os.kill(process, number)
 
 
-def _end(child: subprocess.Popen, send: Callable[[int], None]) -> None:
+def _end(child: subprocess.Popen) -> None:
     for number, patience in ((signal.SIGINT, 10), (signal.SIGKILL, None)):
         if child.poll() is None:
-            send(number)
+            child.send_signal(number)
         try:
             child.wait(timeout=patience)
             return
