@@ -201,10 +201,12 @@ def written_files(folder: Path, pattern: str) -> Iterator[list[Path]]:
 
 
 def _written_at(folder: Path, pattern: str) -> dict[Path, int]:
-    """When each file was written last, in ns; of a folder that is not there, or is gone meanwhile, none."""
-    with contextlib.suppress(FileNotFoundError):
-        return {path: path.stat().st_mtime_ns for path in folder.glob(pattern)}
-    return {}
+    """When each file was written last, in ns, without those that are gone meanwhile."""
+    found = {}
+    for path in folder.glob(pattern) if folder.is_dir() else ():
+        with contextlib.suppress(FileNotFoundError):
+            found[path] = path.stat().st_mtime_ns
+    return found
 
 
 def in_order(files: Iterable[Path]) -> list[Path]:
