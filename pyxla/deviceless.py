@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,9 @@ def compiled_for(seen: Inspection, gpu: str) -> Inspection:
     with tempfile.TemporaryDirectory(prefix="pyxla-hlo-") as name:
         for module in seen.modules:
             _compile(module, gpu, Path(name))
-        return Inspection("CUDA", read_files(dump.in_order(Path(name).iterdir())))
+        modules = read_files(dump.in_order(Path(name).iterdir()))
+    # Command buffers are made where a module is loaded.
+    return Inspection("CUDA", [replace(module, captured=None) for module in modules])
 
 
 def _compile(module: Module, gpu: str, folder: Path) -> None:

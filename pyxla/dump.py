@@ -68,6 +68,19 @@ def dumping() -> Iterator[Path]:
             _switch("")
 
 
+def final_thunks(files: Iterable[Path]) -> list[Path]:
+    """Those of XLA's files that say what XLA:CUDA will run, one per module.
+
+    XLA writes a second one behind the passes that make command buffers, but only where they changed something.
+    """
+    last = {}
+    for path in sorted(files):
+        module, found, _ = path.name.partition("thunk_sequence")
+        if found:
+            last[module] = path
+    return list(last.values())
+
+
 @contextmanager
 def private_compilations() -> Iterator[None]:
     """What runs inside the block is compiled anew, whatever torch_xla's cache holds, and nobody else gets it.

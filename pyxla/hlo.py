@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from pyxla import hlo_text
-from pyxla.dump import dump_folder, dump_to, dumping, written_files
+from pyxla.dump import dump_folder, dump_to, dumping, final_thunks, written_files
 
 __all__ = ["dump_folder", "dump_to", "dumping", "lowered", "optimized_modules", "stablehlo", "thunk_sequences"]
 
@@ -86,14 +87,14 @@ def thunk_sequences() -> Iterator[list[str]]:
     """Collects what XLA:CUDA will run for each module that it compiles inside the block: its thunks in order, after it
     has put those that it can into command buffers. hlo_text.captured_calls reads it.
     """
-    with _texts("*thunk_sequence_after_thunk_passes.txt") as sequences:
+    with _texts("*thunk_sequence*.txt", final_thunks) as sequences:
         yield sequences
 
 
 @contextmanager
-def _texts(pattern: str) -> Iterator[list[str]]:
+def _texts(pattern: str, choose: Callable[[list[Path]], list[Path]] = list) -> Iterator[list[str]]:
     texts: list[str] = []
     with dumping() as folder:
         with written_files(folder, pattern) as files:
             yield texts
-        texts.extend(path.read_text() for path in files)
+        texts.extend(path.read_text() for path in choose(files))

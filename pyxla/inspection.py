@@ -134,8 +134,10 @@ def _read_module(before: Path) -> Module | None:
     after = text_of(_AFTER)
     if after is None:
         return None
-    thunks = text_of("thunk_sequence_after_thunk_passes.txt")
-    return read_module(before.read_text(), after, text_of("-buffer-assignment.txt") or "", thunks)
+    thunks = [path.read_text() for path in dump.final_thunks(beside)]
+    return read_module(
+        before.read_text(), after, text_of("-buffer-assignment.txt") or "", thunks[0] if thunks else None
+    )
 
 
 def _kind(result: Any) -> str:

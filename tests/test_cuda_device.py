@@ -13,6 +13,7 @@ from pyxla_kernels.paged_attention.paged_attention import paged_attention
 from pyxla_kernels.rms_norm.rms_norm import rms_norm
 from pyxla_kernels.simple_add.simple_add import simple_add
 
+import pyxla
 from pyxla import custom_op, drain_errors, hlo, hlo_text, registry, sync
 from pyxla.libraries import Library
 from pyxla.op_table import read_op_table
@@ -107,6 +108,21 @@ def test_calls_are_captured_in_a_command_buffer(compiled):
             assert call(x + step, y * step).cpu().tolist() == [5.0 * step] * size
     counts = [hlo_text.captured_calls(text) for text in sequences]
     assert max(counts, key=lambda count: count[1]) == (8, 8)
+
+
+@pytest.mark.parametrize(("calls", "captured"), [(2, 0), (8, 8)])
+def test_inspection_counts_captured_calls(calls, captured):
+    """XLA:CUDA captures nothing in a graph of a few thunks."""
+
+    def chain(x, y):
+        for _ in range(calls):
+            x = torch.ops.xla_gpu.simple_add(x, y, 0.5)
+        return x
+
+    x = torch.ones(1200, device=DEVICE)
+    (module,) = pyxla.inspect(chain, x, x + 1).modules
+    assert len(module.calls) == calls and module.captured == captured
+    assert module.memory.total > 0 and module.memory.arguments >= x.nbytes
 
 
 def test_workspace_is_planned_by_xla(launch_library):

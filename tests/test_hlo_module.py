@@ -8,6 +8,7 @@ import pyxla
 from pyxla import hlo_attributes
 from pyxla.hlo_graph import Graph, bytes_of
 from pyxla.hlo_module import read_module
+from pyxla.inspection import read_files
 from pyxla.memory_plan import read_memory_plan
 
 
@@ -71,6 +72,17 @@ def test_call_inside_of_a_command_buffer():
     assert copy.reason == "operand 1 is argument 1 transposed, and the call takes it row-major"
     assert module.captured == 1 and module.memory is None
     assert "captured  1 of 1 custom call in a command buffer" in str(pyxla.Inspection("CUDA", [module]))
+
+
+def test_thunks_are_those_behind_the_passes(tmp_path):
+    """XLA:CUDA writes them down once more only where it made command buffers."""
+    plain, captured = "000: kCustomCall [source]\n", "000: kCommandBuffer [source]\n    000: kCustomCall [source]\n"
+    for number in (1, 2):
+        for ending in ("before_optimizations.txt", "sm_9.0a_gpu_after_optimizations.txt"):
+            (tmp_path / f"module_000{number}.graph.{ending}").write_text(CUDA_TEXT)
+        (tmp_path / f"module_000{number}.graph.thunk_sequence.txt").write_text(plain)
+    (tmp_path / "module_0002.graph.thunk_sequence_after_thunk_passes.txt").write_text(captured)
+    assert [module.captured for module in read_files(sorted(tmp_path.iterdir()))] == [0, 1]
 
 
 SLICES_TEXT = """\

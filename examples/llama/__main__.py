@@ -8,6 +8,9 @@ import sys
 import click
 
 DEVICES = {"cpu": "CPU", "cuda": "CUDA"}
+# A step of 64 rows is 4 % faster with cuBLAS than with the kernels that XLA generates for products (H200, 2026-11-22).
+# What XLA_FLAGS says behind it wins.
+CUBLAS = "--xla_gpu_enable_triton_gemm=false"
 
 
 @click.command()
@@ -49,6 +52,8 @@ def main(device: str | None, tensor_parallel: int, **options) -> None:
     os.environ["PJRT_DEVICE"] = DEVICES[device] if device else os.environ.get("PJRT_DEVICE", "CPU")
     if os.environ["PJRT_DEVICE"] == "CPU" and tensor_parallel > 1:
         os.environ.setdefault("CPU_NUM_DEVICES", str(tensor_parallel))
+    if os.environ["PJRT_DEVICE"] == "CUDA":
+        os.environ["XLA_FLAGS"] = f"{CUBLAS} {os.environ.get('XLA_FLAGS', '')}".strip()
     from pyxla import ArgumentError, PyxlaError
 
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,6 +27,17 @@ def cuda_device() -> TorchCudaDevice | CupyCudaDevice:
     """
     cuda_plugin.gpus()
     return TorchCudaDevice() if torch.cuda.is_available() else CupyCudaDevice()
+
+
+@dataclass(frozen=True)
+class _Replay:
+    """A captured graph and what was captured, whose memory it reads and writes whenever it is replayed."""
+
+    replay: Callable[[], None]
+    launches: Sequence[Callable[[int], None]]
+
+    def __call__(self) -> None:
+        self.replay()
 
 
 class _CudaDevice:
@@ -82,7 +94,7 @@ class TorchCudaDevice(_CudaDevice):
         with torch.cuda.graph(graph):
             for launch in launches:
                 launch(torch.cuda.current_stream().cuda_stream)
-        return graph.replay
+        return _Replay(graph.replay, launches)
 
     def seconds(self, call: Callable[[], Any], *, cold: bool) -> float:
         """GPU time from before a call to behind it; `cold`: with other data in L2 than its own."""
@@ -168,7 +180,7 @@ class CupyCudaDevice(_CudaDevice):
             for launch in launches:
                 launch(self._stream.ptr)
             graph = self._stream.end_capture()
-        return lambda: graph.launch(self._stream)
+        return _Replay(lambda: graph.launch(self._stream), launches)
 
     def seconds(self, call: Callable[[], Any], *, cold: bool) -> float:
         """As TorchCudaDevice.seconds."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pyxla import hlo_text
-from pyxla.dump import in_order
+from pyxla.dump import final_thunks, in_order
 from pyxla.trace.causes import Change, Module, changes
 from pyxla.trace.events import Event, dynamo_events, graph_events, ir_graphs
 from pyxla.trace.places import Place, only_call
@@ -271,7 +271,7 @@ def _custom_calls(trace: Trace, files: Files) -> dict[str, Any]:
     for module in trace.module_of.values():
         for call in module.custom_calls:
             targets[call.target] += 1
-    thunks = files.written(files.modules, "*thunk_sequence_after_thunk_passes.txt")
+    thunks = final_thunks(files.written(files.modules, "*thunk_sequence*.txt"))
     counts = [hlo_text.captured_calls(path.read_text()) for path in thunks]
     return {
         "targets": dict(targets),
