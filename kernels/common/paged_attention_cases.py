@@ -118,6 +118,16 @@ BATCHES = [
     batch("long-decode-bf16", "as above, rounded once at the end", LONG, BF16, block_size=32),
     batch("window-1", "a token sees itself alone: the result is its own value", RAGGED, F32, sliding_window=1),
     batch("window-7", "shorter than a block of rows, and than a page", RAGGED, F16, sliding_window=7),
+    batch(
+        "many-chunks",
+        "more chunks on CUDA than a warp has lanes; four, of two tokens",
+        ((1, 46_000), (2, 4300)),
+        BF16,
+        heads=(4, 1),
+    ),
+    batch(
+        "few-chunks", "so many heads that chunks on CUDA are longer than usual", ((1, 9000),), F16, heads=(64, 64), d=8
+    ),
     batch("window-50", "shorter, equal and longer than a context; skips whole blocks", RAGGED, F32, sliding_window=50),
     batch("window-long", "longer than every context, and than 32 bits", RAGGED, F32, sliding_window=2**40),
     batch("cap-0.5", "a cap far below the logits: tanh is 1 almost everywhere", RAGGED, F32, soft_cap=0.5, spread=4.0),

@@ -13,8 +13,9 @@ namespace paged_attention::decode {
 
 // All warps of all kinds of blocks take as many keys, or a power of two fewer, before the first one's turn comes again.
 inline constexpr int kKeyUnit = 256;
-// Keys of a chunk, at least, if there is more than one. All warps of a block get about as many of them.
-inline constexpr int kChunkKeys = 512, kChunkUnit = 64;
+// Keys of a chunk, at least, if there is more than one. All warps of a block get about as many of them. To merge chunks
+// costs more than the blocks lose that have none: NOTES.md.
+inline constexpr int kChunkKeys = 1408, kChunkUnit = 64;
 // Chunks times kv heads of a sequence, at most: what one sequence alone needs to fill a large GPU.
 inline constexpr int kSequenceItems = 384;
 // Rows for the results of chunks. An item takes its number modulo their count, and waits until what was there is read.
