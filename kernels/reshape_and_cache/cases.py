@@ -1,11 +1,11 @@
 """Inputs of reshape_and_cache, for its test and its benchmark; each with its reason."""
 
 import torch
+from pyxla_kernels.common.kv_store_cases import FLOAT8, bad_stores, cache_and_slots, torch_store
 
 from pyxla.benchmark import Bench, nbytes
 from pyxla.testing import BadInput, Case
 
-FLOAT8 = torch.float8_e4m3fn
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
@@ -16,31 +16,20 @@ def arguments(
     tokens: int = 13,
     heads: int = 2,
     d: int = 64,
-    blocks: int = 6,
-    block_size: int = 8,
     cache_dtype: torch.dtype | None = None,
-    scaled: bool = False,
-    merged: bool = False,
-    slot_dtype: torch.dtype = torch.int64,
+    **options,
 ) -> dict:
-    """Tokens in a random order of slots, every fourth left out; what the cache holds already must stay.
+    """Keys and values, and the cache and slots of kv_store_cases.
 
     Args:
         cache_dtype: key's, if None.
-        scaled: with kv_scales, each of its own size.
-        merged: the cache's last two dimensions in one.
+        options: of `cache_and_slots`.
     """
     key, value = (torch.randn(tokens, heads, d, generator=generator).to(dtype) for _ in range(2))
-    cache = torch.randn(2, blocks, block_size, heads, d, generator=generator).to(cache_dtype or dtype)
-    slots = torch.randperm(blocks * block_size, generator=generator)[:tokens]
-    slots[::4] = -1
-    scales = (0.25 + torch.rand(2, heads, generator=generator)) * torch.tensor([[0.01], [10.0]]) if scaled else None
     return {
         "key": key,
         "value": value,
-        "kv_cache": cache.flatten(3) if merged else cache,
-        "slot_mapping": slots.to(slot_dtype),
-        "kv_scales": scales,
+        **cache_and_slots(generator, cache_dtype or dtype, tokens, heads, d, **options),
     }
 
 
@@ -116,57 +105,11 @@ BAD_INPUTS = [
         "reshape_and_cache: value: expected shape (3, 2, 8), got (2, 2, 8)",
     ),
     BadInput(
-        "cache-dtype",
-        lambda g: changed(g, kv_cache=torch.ones(2, 2, 4, 2, 8, dtype=torch.bfloat16)),
-        "reshape_and_cache: kv_cache: expected dtype float32 or float8_e4m3fn, got bfloat16",
-    ),
-    BadInput(
-        "cache-rank",
-        lambda g: changed(g, kv_cache=torch.ones(2, 8, 16)),
-        "reshape_and_cache: kv_cache: expected rank 4 or 5, got shape (2, 8, 16)",
-    ),
-    BadInput(
-        "cache-keys-only",
-        lambda g: changed(g, kv_cache=torch.ones(1, 2, 4, 2, 8)),
-        "reshape_and_cache: kv_cache: expected a first dimension of 2, keys and values, got 1",
-    ),
-    BadInput(
         "cache-heads",
         lambda g: changed(g, kv_cache=torch.ones(2, 2, 4, 8, 2)),
         "reshape_and_cache: kv_cache: expected heads as key's (3, 2, 8), got shape (2, 2, 4, 8, 2)",
     ),
-    BadInput(
-        "slots-dtype",
-        lambda g: changed(g, slot_mapping=torch.zeros(3)),
-        "reshape_and_cache: slot_mapping: expected dtype int32 or int64, got float32",
-    ),
-    BadInput(
-        "slots-shape",
-        lambda g: changed(g, slot_mapping=torch.zeros(4, dtype=torch.int64)),
-        "reshape_and_cache: slot_mapping: expected shape (3,), got (4,)",
-    ),
-    BadInput(
-        "scales-without-float8",
-        lambda g: changed(g, kv_scales=torch.ones(2, 2)),
-        "reshape_and_cache: kv_scales: expected none, as kv_cache is not float8_e4m3fn, got a tensor",
-    ),
-    BadInput(
-        "scales-shape",
-        lambda g: changed(g, kv_cache=torch.ones(2, 2, 4, 2, 8).to(FLOAT8), kv_scales=torch.ones(2)),
-        "reshape_and_cache: kv_scales: expected shape (2, 2), got (2,)",
-    ),
-    BadInput(
-        "slot-too-large",
-        lambda g: changed(g, slot_mapping=torch.tensor([0, -1, 8])),
-        "reshape_and_cache: slot_mapping: expected -1 or a slot in [0, 8), got 8 at token 2",
-        at_run_time=True,
-    ),
-    BadInput(
-        "slot-minus-2",
-        lambda g: changed(g, slot_mapping=torch.tensor([0, -2, 1], dtype=torch.int32)),
-        "reshape_and_cache: slot_mapping: expected -1 or a slot in [0, 8), got -2 at token 1",
-        at_run_time=True,
-    ),
+    *bad_stores("reshape_and_cache", changed),
 ]
 
 
@@ -178,9 +121,7 @@ def torch_reshape_and_cache(
     kv_scales: torch.Tensor | None,
 ) -> None:
     """torch's own ops, for a cache of key's dtype and slots that are all in use."""
-    rows = kv_cache.flatten(1, 2)
-    rows[0].index_copy_(0, slot_mapping, key)
-    rows[1].index_copy_(0, slot_mapping, value)
+    torch_store(key, value, kv_cache, slot_mapping)
 
 
 def bench(name: str, tokens: int, why: str, *devices: str, cache_dtype: torch.dtype | None = None) -> Bench:

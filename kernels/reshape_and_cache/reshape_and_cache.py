@@ -1,12 +1,11 @@
 """reshape_and_cache: writes the keys and values of new tokens into a paged cache, in place."""
 
 import torch
+from pyxla_kernels.common.kv_store import check_cache, check_slots_and_scales, store
 
-from pyxla import Check, accumulation_dtype, custom_op
+from pyxla import Check, custom_op
 
 check = Check("reshape_and_cache")
-
-FLOAT8 = torch.float8_e4m3fn
 
 
 @custom_op(mutates=["kv_cache"])
@@ -41,21 +40,7 @@ def reshape_and_cache(
     Source: Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", 2023,
     arXiv:2309.06180; the form is vLLM's.
     """
-    blocks, block_size = kv_cache.shape[1:3]
-    if key.device.type == "cpu":
-        check_slots(slot_mapping, blocks * block_size)
-    tokens = ((slot_mapping >= 0) & (slot_mapping < blocks * block_size)).nonzero().flatten()
-    slots = slot_mapping[tokens].long()
-    # float8 has no indexed assignment: as bytes.
-    cache = kv_cache.view(torch.uint8) if kv_cache.dtype == FLOAT8 else kv_cache
-    for index, new in enumerate((key, value)):
-        rows = new[tokens]
-        if kv_cache.dtype == FLOAT8 or kv_scales is not None:
-            rows = rows.to(accumulation_dtype(rows.dtype))
-            rows = rows if kv_scales is None else rows / kv_scales[index, :, None]
-            rows = rows.clamp(-448, 448)
-        rows = rows.to(kv_cache.dtype).view(cache.dtype).reshape(len(tokens), *cache.shape[3:])
-        cache[index, slots // max(block_size, 1), slots % max(block_size, 1)] = rows
+    store(check, key, value, kv_cache, slot_mapping, kv_scales)
 
 
 @reshape_and_cache.register_fake
@@ -72,28 +57,12 @@ def _(
     check.dtype("value", value, (key.dtype,))
     check.shape("value", value, key.shape)
 
-    check.dtype("kv_cache", kv_cache, (key.dtype, FLOAT8))
+    check_cache(check, kv_cache, key.dtype)
     shape = tuple(kv_cache.shape)
-    check.that(len(shape) in (4, 5), "kv_cache", "rank 4 or 5", f"shape {shape}")
-    check.that(shape[0] == 2, "kv_cache", "a first dimension of 2, keys and values", shape[0])
     fits = shape[3:] in ((kv_heads, d), (kv_heads * d,))
     check.that(fits, "kv_cache", f"heads as key's {tuple(key.shape)}", f"shape {shape}")
 
-    check.dtype("slot_mapping", slot_mapping, (torch.int32, torch.int64))
-    check.shape("slot_mapping", slot_mapping, (tokens,), hint="one slot per token; -1 leaves a token out")
-    if kv_scales is not None:
-        is_float8 = kv_cache.dtype == FLOAT8
-        check.that(is_float8, "kv_scales", "none, as kv_cache is not float8_e4m3fn", "a tensor")
-        check.dtype("kv_scales", kv_scales, (torch.float32,))
-        check.shape("kv_scales", kv_scales, (2, kv_heads))
+    check_slots_and_scales(check, tokens, kv_heads, kv_cache, slot_mapping, kv_scales)
 
 
 reshape_and_cache.register_sharding("heads", operands={"key": 1, "value": 1, "kv_cache": 3, "kv_scales": 1})
-
-
-def check_slots(slot_mapping: torch.Tensor, slots: int) -> None:
-    """Raises ArgumentError for a slot out of range, as CheckSlots in reshape_and_cache_ffi.cc."""
-    wrong = ((slot_mapping < -1) | (slot_mapping >= slots)).nonzero().flatten()
-    if len(wrong):
-        where = f"{int(slot_mapping[wrong[0]])} at token {int(wrong[0])}"
-        check.that(False, "slot_mapping", f"-1 or a slot in [0, {slots})", where)

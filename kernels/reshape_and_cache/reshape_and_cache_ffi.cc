@@ -1,8 +1,8 @@
 // Checks and the two handlers of reshape_and_cache(key, value, kv_cache(a!), slot_mapping, kv_scales?). See
 // reshape_and_cache.h.
-#include "common/checks.h"
 #include "common/cuda.h"
 #include "common/dtype.h"
+#include "common/kv_store_ffi.h"
 #include "common/op_table.h"
 #include "common/parallel.h"
 #include "reshape_and_cache/reshape_and_cache.h"
@@ -26,51 +26,19 @@ ffi::Error MakeParams(ffi::AnyBuffer key, ffi::AnyBuffer value, ffi::AnyBuffer k
   PYXLA_RETURN_IF_ERROR(CheckDtype(kOp, "value", value, {key.element_type()}));
   PYXLA_RETURN_IF_ERROR(CheckShape(kOp, "value", value, key.dimensions()));
 
-  // The cache's last two dimensions may be merged.
-  PYXLA_RETURN_IF_ERROR(CheckDtype(kOp, "kv_cache", kv_cache, {key.element_type(), ffi::F8E4M3FN}));
+  PYXLA_RETURN_IF_ERROR(pyxla::CheckKvCache(kOp, key, kv_cache));
   const auto dims = kv_cache.dimensions();
-  if (dims.size() != 4 && dims.size() != 5) {
-    return Mismatch(kOp, "kv_cache", "rank 4 or 5", "shape " + ShapeText(dims));
-  }
-  if (dims[0] != 2) return Mismatch(kOp, "kv_cache", "a first dimension of 2, keys and values", dims[0]);
   const bool fits = dims.size() == 4 ? dims[3] == kv_heads * d : dims[3] == kv_heads && dims[4] == d;
   if (!fits) {
     return Mismatch(kOp, "kv_cache", "heads as key's " + ShapeText(key.dimensions()), "shape " + ShapeText(dims));
   }
-  PYXLA_RETURN_IF_ERROR(pyxla::CheckInPlace(kOp, "kv_cache", kv_cache, new_cache));
-
-  PYXLA_RETURN_IF_ERROR(CheckDtype(kOp, "slot_mapping", slot_mapping, {ffi::S32, ffi::S64}));
-  PYXLA_RETURN_IF_ERROR(CheckShape(kOp, "slot_mapping", slot_mapping, {tokens}));
-  const bool float8_cache = kv_cache.element_type() == ffi::F8E4M3FN;
-  if (kv_scales) {
-    if (!float8_cache) return Mismatch(kOp, "kv_scales", "none, as kv_cache is not float8_e4m3fn", "a tensor");
-    PYXLA_RETURN_IF_ERROR(CheckDtype(kOp, "kv_scales", *kv_scales, {ffi::F32}));
-    PYXLA_RETURN_IF_ERROR(CheckShape(kOp, "kv_scales", *kv_scales, {2, kv_heads}));
-  }
-  *params = {.key = key.untyped_data(),
-             .value = value.untyped_data(),
-             .cache = kv_cache.untyped_data(),
-             .slot_mapping = slot_mapping.untyped_data(),
-             .kv_scales = kv_scales ? static_cast<const float*>(kv_scales->untyped_data()) : nullptr,
-             .tokens = tokens,
-             .slots = dims[1] * dims[2],
-             .kv_heads = kv_heads,
-             .d = d,
-             .dtype = pyxla::FloatTypeOf(key.element_type()),
-             .float8_cache = float8_cache,
-             .wide_slots = slot_mapping.element_type() == ffi::S64};
-  return ffi::Error::Success();
-}
-
-// Slots, which only the host can refuse: before any is used.
-ffi::Error CheckSlots(const reshape_and_cache::Params& p) {
-  for (int64_t token = 0; token < p.tokens; ++token) {
-    const int64_t slot = reshape_and_cache::SlotOf(p, token);
-    if (slot < -1 || slot >= p.slots) {
-      return Mismatch(kOp, "slot_mapping", "-1 or a slot in [0, " + std::to_string(p.slots) + ")",
-                      std::to_string(slot) + " at token " + std::to_string(token));
-    }
-  }
+  PYXLA_RETURN_IF_ERROR(
+      pyxla::MakeKvStoreParams(kOp, tokens, kv_heads, kv_cache, slot_mapping, kv_scales, new_cache, params));
+  params->key = key.untyped_data();
+  params->value = value.untyped_data();
+  params->tokens = tokens;
+  params->d = d;
+  params->dtype = pyxla::FloatTypeOf(key.element_type());
   return ffi::Error::Success();
 }
 
@@ -79,7 +47,7 @@ ffi::Error Host(ffi::ThreadPool pool, ffi::AnyBuffer key, ffi::AnyBuffer value, 
                 ffi::Result<ffi::AnyBuffer> new_cache) {
   reshape_and_cache::Params params;
   PYXLA_RETURN_IF_ERROR(MakeParams(key, value, kv_cache, slot_mapping, kv_scales, *new_cache, &params));
-  PYXLA_RETURN_IF_ERROR(CheckSlots(params));
+  PYXLA_RETURN_IF_ERROR(pyxla::CheckSlots(kOp, params, params.tokens));
   constexpr int64_t kElementsPerPiece = 1 << 16;
   const int64_t tokens_per_piece = kElementsPerPiece / std::max<int64_t>(params.kv_heads * params.d, 1);
   pyxla::ParallelFor(pool, params.tokens, tokens_per_piece,

@@ -1,18 +1,12 @@
 """Inputs of rotary_embedding and rotary_embedding_inplace, for their test and benchmark; each with its reason."""
 
 import torch
+from pyxla_kernels.common.rotary_cases import angle_table, bad_angles, drawn_positions, torch_rotated
 
 from pyxla.benchmark import Bench, nbytes
 from pyxla.testing import BadInput, Case
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-
-
-def angle_table(max_position: int, rot_dim: int) -> torch.Tensor:
-    """The cos_sin_cache of a model, float32."""
-    frequency = 10000.0 ** (-torch.arange(0, rot_dim, 2, dtype=torch.float64) / max(rot_dim, 1))
-    angle = torch.arange(max_position, dtype=torch.float64)[:, None] * frequency
-    return torch.cat([angle.cos(), angle.sin()], dim=-1).float()
 
 
 def arguments(
@@ -38,13 +32,12 @@ def arguments(
     query, key = (
         torch.randn(tokens, count, d, generator=generator) * torch.logspace(-1, 1, count)[:, None] for count in heads
     )
-    positions = torch.randint(0, max_position, (tokens,), generator=generator)
-    positions[:1], positions[-1:] = max_position - 1, 0
+    table = angle_table(max_position, d if rot_dim is None else rot_dim)
     return {
-        "positions": positions.to(position_dtype),
+        "positions": drawn_positions(generator, tokens, max_position, position_dtype),
         "query": query.to(dtype),
         "key": key.to(dtype),
-        "cos_sin_cache": angle_table(max_position, d if rot_dim is None else rot_dim).to(cache_dtype or dtype),
+        "cos_sin_cache": table.to(cache_dtype or dtype),
         "is_neox": is_neox,
     }
 
@@ -53,14 +46,8 @@ def torch_rotary_embedding(
     positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor, cos_sin_cache: torch.Tensor, is_neox: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """torch's own ops in the same dtype, for whole heads."""
-    cos, sin = (half.to(query.dtype)[:, None] for half in cos_sin_cache[positions].chunk(2, dim=-1))
-
-    def rotated(x: torch.Tensor) -> torch.Tensor:
-        a, b = x.chunk(2, dim=-1) if is_neox else (x[..., ::2], x[..., 1::2])
-        pair = (a * cos - b * sin, b * cos + a * sin)
-        return torch.cat(pair, dim=-1) if is_neox else torch.stack(pair, dim=-1).flatten(-2)
-
-    return rotated(query), rotated(key)
+    query, key = (torch_rotated(x, positions, cos_sin_cache, is_neox) for x in (query, key))
+    return query, key
 
 
 CASES = [
@@ -129,16 +116,6 @@ def bad_inputs(op: str) -> list[BadInput]:
             f"{op}: query: expected rank 3, got shape (3, 32)",
         ),
         BadInput(
-            "positions-dtype",
-            lambda g: changed(g, positions=torch.zeros(3)),
-            f"{op}: positions: expected dtype int32 or int64, got float32",
-        ),
-        BadInput(
-            "positions-shape",
-            lambda g: changed(g, positions=torch.zeros(2, dtype=torch.int64)),
-            f"{op}: positions: expected shape (3,), got (2,)",
-        ),
-        BadInput(
             "key-dtype",
             lambda g: changed(g, key=torch.ones(3, 2, 8, dtype=torch.float16)),
             f"{op}: key: expected dtype float32, got float16",
@@ -151,38 +128,7 @@ def bad_inputs(op: str) -> list[BadInput]:
             lambda g: changed(g, key=torch.ones(3, 2, 4)),
             f"{op}: key: expected shape (3, 2, 8), got (3, 2, 4)",
         ),
-        BadInput(
-            "table-dtype",
-            lambda g: changed(g, cos_sin_cache=torch.ones(10, 8, dtype=torch.bfloat16)),
-            f"{op}: cos_sin_cache: expected dtype float32, got bfloat16",
-        ),
-        BadInput(
-            "table-rank",
-            lambda g: changed(g, cos_sin_cache=torch.ones(10)),
-            f"{op}: cos_sin_cache: expected rank 2, got shape (10,)",
-        ),
-        BadInput(
-            "table-odd",
-            lambda g: changed(g, cos_sin_cache=torch.ones(10, 7)),
-            f"{op}: cos_sin_cache: expected an even last dimension of at most 8, got 7",
-        ),
-        BadInput(
-            "table-too-wide",
-            lambda g: changed(g, cos_sin_cache=torch.ones(10, 10)),
-            f"{op}: cos_sin_cache: expected an even last dimension of at most 8, got 10",
-        ),
-        BadInput(
-            "position-too-large",
-            lambda g: changed(g, positions=torch.tensor([0, 9, 10])),
-            f"{op}: positions: expected a position in [0, 10), got 10 at token 2",
-            at_run_time=True,
-        ),
-        BadInput(
-            "position-negative",
-            lambda g: changed(g, positions=torch.tensor([0, -1, 1], dtype=torch.int32)),
-            f"{op}: positions: expected a position in [0, 10), got -1 at token 1",
-            at_run_time=True,
-        ),
+        *bad_angles(op, changed),
     ]
 
 

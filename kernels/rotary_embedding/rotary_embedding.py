@@ -1,8 +1,9 @@
 """rotary_embedding: rotates queries and keys by their positions, with a gradient; and its in-place form."""
 
 import torch
+from pyxla_kernels.common.rotary import angles, check_angles, rotate
 
-from pyxla import Check, accumulation_dtype, custom_op
+from pyxla import Check, custom_op
 
 
 @custom_op
@@ -103,40 +104,10 @@ def check_arguments(
     check.dtype("query", query, (torch.float32, torch.bfloat16, torch.float16), reference=(torch.float64,))
     check.rank("query", query, 3)
     tokens, _, d = query.shape
-    check.dtype("positions", positions, (torch.int32, torch.int64))
-    check.shape("positions", positions, (tokens,), hint="one position per token")
     check.dtype("key", key, (query.dtype,))
     check.rank("key", key, 3)
     check.shape("key", key, (tokens, key.shape[1], d))
-    dtypes = (torch.float32,) if query.dtype == torch.float32 else (query.dtype, torch.float32)
-    check.dtype("cos_sin_cache", cos_sin_cache, dtypes)
-    check.rank("cos_sin_cache", cos_sin_cache, 2)
-    rot_dim = cos_sin_cache.shape[1]
-    fits = rot_dim % 2 == 0 and rot_dim <= d
-    check.that(fits, "cos_sin_cache", f"an even last dimension of at most {d}", rot_dim)
-
-
-def angles(
-    check: Check, positions: torch.Tensor, query: torch.Tensor, cos_sin_cache: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines, [tokens, 1, rot_dim / 2]; NaN, on CPU an ArgumentError, for a position out of range."""
-    last = cos_sin_cache.shape[0]
-    wrong = (positions < 0) | (positions >= last)
-    if positions.device.type == "cpu" and bool(wrong.any()):
-        token = int(wrong.nonzero()[0])
-        check.that(False, "positions", f"a position in [0, {last})", f"{int(positions[token])} at token {token}")
-    rows = cos_sin_cache.to(accumulation_dtype(query.dtype))[positions.masked_fill(wrong, 0)]
-    return rows.masked_fill(wrong[:, None], torch.nan)[:, None].chunk(2, dim=-1)
-
-
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, is_neox: bool) -> torch.Tensor:
-    """x with its first elements rotated."""
-    rot_dim = 2 * cos.shape[-1]
-    rotated = x[..., :rot_dim].to(cos.dtype)
-    a, b = rotated.chunk(2, dim=-1) if is_neox else (rotated[..., ::2], rotated[..., 1::2])
-    a, b = a * cos - b * sin, b * cos + a * sin
-    rotated = torch.cat([a, b], dim=-1) if is_neox else torch.stack([a, b], dim=-1).flatten(-2)
-    return torch.cat([rotated.to(x.dtype), x[..., rot_dim:]], dim=-1)
+    check_angles(check, query, positions, cos_sin_cache)
 
 
 def setup_context(ctx, inputs, output) -> None:

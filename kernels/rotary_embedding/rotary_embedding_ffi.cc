@@ -1,10 +1,9 @@
 // Checks and the handlers of rotary_embedding(positions, query, key, cos_sin_cache, is_neox) -> (query_out, key_out)
 // and of rotary_embedding_inplace, which has the same arguments and updates query and key. See rotary_embedding.h.
-#include "common/checks.h"
 #include "common/cuda.h"
-#include "common/dtype.h"
 #include "common/op_table.h"
 #include "common/parallel.h"
+#include "common/rotary_ffi.h"
 #include "rotary_embedding/rotary_embedding.h"
 
 namespace {
@@ -12,7 +11,6 @@ namespace {
 using pyxla::CheckDtype;
 using pyxla::CheckRank;
 using pyxla::CheckShape;
-using pyxla::Mismatch;
 
 constexpr char kOp[] = "rotary_embedding";
 constexpr char kInPlaceOp[] = "rotary_embedding_inplace";
@@ -34,47 +32,18 @@ ffi::Error MakeParams(const char* op, const Arguments& a, rotary_embedding::Para
   PYXLA_RETURN_IF_ERROR(CheckDtype(op, "query", a.query, {ffi::F32, ffi::BF16, ffi::F16}));
   PYXLA_RETURN_IF_ERROR(CheckRank(op, "query", a.query, 3));
   const int64_t tokens = a.query.dimensions()[0], d = a.query.dimensions()[2];
-  PYXLA_RETURN_IF_ERROR(CheckDtype(op, "positions", a.positions, {ffi::S32, ffi::S64}));
-  PYXLA_RETURN_IF_ERROR(CheckShape(op, "positions", a.positions, {tokens}));
   PYXLA_RETURN_IF_ERROR(CheckDtype(op, "key", a.key, {a.query.element_type()}));
   PYXLA_RETURN_IF_ERROR(CheckRank(op, "key", a.key, 3));
   PYXLA_RETURN_IF_ERROR(CheckShape(op, "key", a.key, {tokens, a.key.dimensions()[1], d}));
-  PYXLA_RETURN_IF_ERROR(CheckDtype(op, "cos_sin_cache", a.cos_sin_cache, {a.query.element_type(), ffi::F32}));
-  PYXLA_RETURN_IF_ERROR(CheckRank(op, "cos_sin_cache", a.cos_sin_cache, 2));
-  const int64_t rot_dim = a.cos_sin_cache.dimensions()[1];
-  if (rot_dim % 2 != 0 || rot_dim > d) {
-    return Mismatch(op, "cos_sin_cache", "an even last dimension of at most " + std::to_string(d), rot_dim);
-  }
+  PYXLA_RETURN_IF_ERROR(pyxla::MakeRotaryParams(op, a.query, a.positions, a.cos_sin_cache, a.is_neox, params));
   PYXLA_RETURN_IF_ERROR(CheckResult(op, "query", a.query, a.query_out));
   PYXLA_RETURN_IF_ERROR(CheckResult(op, "key", a.key, a.key_out));
-  *params = {.positions = a.positions.untyped_data(),
-             .query = a.query.untyped_data(),
-             .key = a.key.untyped_data(),
-             .cos_sin_cache = a.cos_sin_cache.untyped_data(),
-             .query_out = a.query_out.untyped_data(),
-             .key_out = a.key_out.untyped_data(),
-             .tokens = tokens,
-             .heads = a.query.dimensions()[1],
-             .kv_heads = a.key.dimensions()[1],
-             .d = d,
-             .rot_dim = rot_dim,
-             .max_position = a.cos_sin_cache.dimensions()[0],
-             .interleaved = !a.is_neox,
-             .wide_positions = a.positions.element_type() == ffi::S64,
-             .dtype = pyxla::FloatTypeOf(a.query.element_type()),
-             .cache_dtype = pyxla::FloatTypeOf(a.cos_sin_cache.element_type())};
-  return ffi::Error::Success();
-}
-
-// Positions, which only the host can refuse: before any is used.
-ffi::Error CheckPositions(const char* op, const rotary_embedding::Params& p) {
-  for (int64_t token = 0; token < p.tokens; ++token) {
-    const int64_t position = rotary_embedding::PositionOf(p, token);
-    if (position < 0 || position >= p.max_position) {
-      return Mismatch(op, "positions", "a position in [0, " + std::to_string(p.max_position) + ")",
-                      std::to_string(position) + " at token " + std::to_string(token));
-    }
-  }
+  params->query = a.query.untyped_data();
+  params->key = a.key.untyped_data();
+  params->query_out = a.query_out.untyped_data();
+  params->key_out = a.key_out.untyped_data();
+  params->heads = a.query.dimensions()[1];
+  params->kv_heads = a.key.dimensions()[1];
   return ffi::Error::Success();
 }
 
@@ -85,7 +54,7 @@ ffi::Error Host(ffi::ThreadPool pool, ffi::AnyBuffer positions, ffi::AnyBuffer q
   rotary_embedding::Params params;
   PYXLA_RETURN_IF_ERROR(
       MakeParams(kName, {positions, query, key, cos_sin_cache, *query_out, *key_out, is_neox}, &params));
-  PYXLA_RETURN_IF_ERROR(CheckPositions(kName, params));
+  PYXLA_RETURN_IF_ERROR(pyxla::CheckPositions(kName, params));
   constexpr int64_t kElementsPerPiece = 1 << 15;
   const int64_t token_elements = (params.heads + params.kv_heads) * params.d;
   pyxla::ParallelFor(pool, params.tokens, kElementsPerPiece / std::max<int64_t>(token_elements, 1),
