@@ -146,9 +146,10 @@ def check_hlo(op: CustomOp, case: Case) -> None:
             order = [int(d) for d in layout[1].split(",")] if layout and layout[1] else []
             assert order == sorted(order, reverse=True), f"{op.name}: expected row-major operands, got {shape}"
         mutated = [arguments[a.name] for a in op.schema.mutated]
-        # XLA drops a call without elements, torch_xla never donates the buffer of a scalar, and XLA may swap donated
-        # buffers of one size, with a copy of each.
-        in_place = all(t.dim() and t.numel() for t in mutated) and len({t.nbytes for t in mutated}) == len(mutated)
+        # XLA drops a call without elements and copies a constant for a result without, torch_xla never donates the
+        # buffer of a scalar, and XLA may swap donated buffers of one size, with a copy of each.
+        in_place = all(t.dim() for t in mutated) and all(t.numel() for t in results)
+        in_place = in_place and len({t.nbytes for t in mutated}) == len(mutated)
         if mutated and in_place:
             # XLA writes no module for a graph that its cache holds.
             with dump.private_compilations(), hlo.optimized_modules() as modules:
