@@ -33,6 +33,7 @@ ROUND_TRIPS = {
     "rotary_embedding": ("rotary_embedding", ["bf16-neox", "f32-interleaved"]),
     "rotary_embedding_inplace": ("rotary_embedding", ["bf16-neox", "f32-rot-dim-0"]),
     "reshape_and_cache": ("reshape_and_cache", ["bf16-to-itself", "bf16-to-f8-scaled"]),
+    "rotary_and_cache": ("rotary_and_cache", ["bf16-neox", "bf16-to-f8-scaled"]),
     "gelu_and_mul": ("gelu_and_mul", ["f32-3x10", "bf16-3x10"]),
     "paged_attention": ("paged_attention", PAGED),
     "paged_attention_lse": ("paged_attention", PAGED),

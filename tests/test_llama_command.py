@@ -75,7 +75,7 @@ def test_two_devices_print_what_one_does():
     assert two.returncode == 0, two.stderr
     assert two.stdout == run(*options).stdout and len(two.stdout.splitlines()) == 2
     # Two layers, and each device's part counts.
-    assert re.search(r"reshape_and_cache +\d*[02468] ", two.stderr), two.stderr
+    assert re.search(r"rotary_and_cache +\d*[02468] ", two.stderr), two.stderr
 
 
 def test_devices_that_there_are_not():

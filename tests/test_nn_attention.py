@@ -49,6 +49,43 @@ def test_the_cache_is_updated_without_a_copy(mode):
 
 
 @MODES
+def test_without_keys_and_values_the_cache_is_only_read(mode):
+    """A second layer over the first one's cache: three new tokens behind five see what the layer sees that wrote."""
+    served = Served(mode)
+    sequence = served.open()
+    served.step([(sequence, 5)])
+    worst, (query, key, value, metadata) = served.step([(sequence, 3)])
+    assert worst < 1e-5
+    writer, reader = served.layers
+    kv_cache = served.cache.layers[0]
+    before = kv_cache.cpu()
+    seen = pyxla.inspect(in_mode(lambda q, kv: reader(q, None, None, kv, metadata), mode), query, kv_cache)
+    assert [call.target for call in seen.calls()] == ["xla_gpu_paged_attention"]
+    got = reader(query, None, None, kv_cache, metadata).cpu()
+    assert torch.equal(kv_cache.cpu(), before)
+    assert torch.equal(got, writer(query, key[0], value[0], kv_cache, metadata).cpu()) and bool(got[:3].any())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("key",), "XlaGpuAttention: value: expected a tensor, as key is, got None"),
+        (("value",), "XlaGpuAttention: value: expected None, as key is, got a tensor"),
+    ],
+)
+def test_a_key_without_a_value(given, message):
+    served = Served("direct")
+    _, (query, key, value, metadata) = served.step([(served.open(), 7)])
+    both = {"key": key[0], "value": value[0]}
+    key_and_value = {name: tensor if name in given else None for name, tensor in both.items()}
+    before = served.cache.layers[0].cpu()
+    with pytest.raises(ArgumentError) as caught:
+        served.layers[0](query, **key_and_value, kv_cache=served.cache.layers[0], metadata=metadata)
+    assert caught.value.message == message
+    assert torch.equal(served.cache.layers[0].cpu(), before)
+
+
+@MODES
 def test_other_lengths_compile_nothing(mode):
     served = Served(mode)
     first, second = served.open(), served.open()

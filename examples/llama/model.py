@@ -28,24 +28,20 @@ class Layer(nn.Module):
     def __init__(self, config: LlamaConfig, dtype: torch.dtype, mesh: Mesh | None):
         super().__init__()
         hidden, inner = config.hidden_size, config.intermediate_size
-        self.heads, self.kv_heads, self.head_dim = (
-            config.num_attention_heads,
-            config.num_key_value_heads,
-            config.head_dim,
-        )
+        heads, kv_heads, self.head_dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         self.devices = 1 if mesh is None else mesh.shape()["model"]
         self.eps = config.rms_norm_eps
-        # Queries, keys and values in one product; the gate and its factor in another.
-        self.qkv = _weight(dtype, (self.heads + 2 * self.kv_heads) * self.head_dim, hidden)
-        self.out = _weight(dtype, hidden, self.heads * self.head_dim)
+        # Queries, keys and values in one product, which nothing takes apart; the gate and its factor in another.
+        self.qkv = _weight(dtype, (heads + 2 * kv_heads) * self.head_dim, hidden)
+        self.out = _weight(dtype, hidden, heads * self.head_dim)
         self.gate_up = _weight(dtype, 2 * inner, hidden)
         self.down = _weight(dtype, hidden, inner)
         self.attention_norm = _weight(dtype, hidden)
         self.mlp_norm = _weight(dtype, hidden)
         self.attention = XlaGpuAttention(
-            self.heads, self.head_dim, 1 / math.sqrt(self.head_dim), self.kv_heads, mode="direct", mesh=mesh
+            heads, self.head_dim, 1 / math.sqrt(self.head_dim), kv_heads, mode="direct", mesh=mesh
         )
-        self.rotary_embedding = op_on(mesh, "rotary_embedding", "heads")
+        self.rotary_and_cache = op_on(mesh, "rotary_and_cache", "heads")
         self.silu_and_mul = op_on(mesh, "silu_and_mul", "rows")
 
     def forward(
@@ -68,11 +64,11 @@ class Layer(nn.Module):
             metadata: the step's.
         """
         tokens = x.shape[0]
-        qkv = linear(x, self.qkv).view(tokens, self.devices, -1, self.head_dim)
-        parts = qkv.split([n // self.devices for n in (self.heads, self.kv_heads, self.kv_heads)], dim=2)
-        query, key, value = (part.reshape(tokens, -1, self.head_dim) for part in parts)
-        query, key = self.rotary_embedding(positions, query, key, cos_sin)
-        x = linear(self.attention(query, key, value, kv_cache, metadata).view(tokens, -1), self.out)
+        qkv = linear(x, self.qkv).view(tokens, -1, self.head_dim)
+        slots, scales = metadata.slot_mapping, self.attention.kv_scales
+        query = self.rotary_and_cache(positions, qkv, cos_sin, kv_cache, slots, scales)
+        # Keys and values are in the cache.
+        x = linear(self.attention(query, None, None, kv_cache, metadata).view(tokens, -1), self.out)
         x = ops.fused_add_rms_norm(x, residual, self.mlp_norm, self.eps)
         gate_up = linear(x, self.gate_up).view(tokens, self.devices, -1)
         return linear(self.silu_and_mul(gate_up).view(tokens, -1), self.down)

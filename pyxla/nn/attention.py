@@ -84,9 +84,12 @@ class AttentionMetadata(NamedTuple):
 class XlaGpuAttention(torch.nn.Module):
     """Attention of one layer: writes the new keys and values into the cache, in place, and attends over it.
 
-    In mode "direct" a call traces two custom calls, which run at `torch_xla.sync()`. In mode "compile" the call is
-    compiled by `torch.compile(backend="openxla")`; inside a function that is being compiled it becomes part of that
-    graph.
+    Keys and values that the cache holds already are not handed to it: those of a layer that shares another's cache, or
+    that `torch.ops.xla_gpu.rotary_and_cache` wrote.
+
+    In mode "direct" a call traces two custom calls, or the second of them alone, which run at `torch_xla.sync()`. In
+    mode "compile" the call is compiled by `torch.compile(backend="openxla")`; inside a function that is being compiled
+    it becomes part of that graph.
 
     A float8 cache holds keys / kv_scales[0] and values / kv_scales[1], and what does not fit as +-448. Scales are
     calibrated per layer, so they are the layer's and not the cache's: a buffer, which moves with `layer.to(device)` and
@@ -154,8 +157,8 @@ class XlaGpuAttention(torch.nn.Module):
     def forward(
         self,
         query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        key: torch.Tensor | None,
+        value: torch.Tensor | None,
         kv_cache: torch.Tensor,
         metadata: AttentionMetadata,
     ) -> torch.Tensor:
@@ -164,7 +167,8 @@ class XlaGpuAttention(torch.nn.Module):
         Args:
             query: [tokens, num_heads * head_size] or [tokens, num_heads, head_size]; float32, bfloat16 or float16.
             key: [tokens, num_kv_heads * head_size] or [tokens, num_kv_heads, head_size], query's dtype.
-            value: as key.
+                None: the cache holds the keys and values of the step's tokens, and is only read.
+            value: as key; None if and only if key is.
             kv_cache: [2, blocks, block_size, num_kv_heads, head_size], query's dtype or float8_e4m3fn, the latter if
                 the layer has scales; updated in place.
             metadata: the step's.
@@ -173,16 +177,22 @@ class XlaGpuAttention(torch.nn.Module):
             As query.
 
         Raises:
-            ArgumentError: as the ops `reshape_and_cache` and `paged_attention`.
+            ArgumentError: one of key and value without the other; as the ops `reshape_and_cache` and `paged_attention`.
         """
+        if (key is None) != (value is None):
+            expected, got = ("None", "a tensor") if key is None else ("a tensor", "None")
+            check.that(
+                False, "value", f"{expected}, as key is", got, "both are None where the cache holds them already"
+            )
         # A graph that is being compiled takes the layer in; a compiled function inside it would be one more boundary.
         attend = XlaGpuAttention._attend if torch.compiler.is_compiling() else self._in_mode
         return attend(self, query, key, value, kv_cache, metadata)
 
     def _attend(self, query, key, value, kv_cache, metadata: AttentionMetadata) -> torch.Tensor:
         tokens = query.shape[0]
-        key, value = (t.reshape(tokens, self.num_kv_heads, self.head_size) for t in (key, value))
-        self._reshape_and_cache(key, value, kv_cache, metadata.slot_mapping, self.kv_scales)
+        if key is not None:
+            key, value = (t.reshape(tokens, self.num_kv_heads, self.head_size) for t in (key, value))
+            self._reshape_and_cache(key, value, kv_cache, metadata.slot_mapping, self.kv_scales)
         out = self._paged_attention(
             query.reshape(tokens, self.num_heads, self.head_size),
             kv_cache,

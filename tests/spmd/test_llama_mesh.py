@@ -56,11 +56,11 @@ def test_a_step_exchanges_sums_alone(mode):
     assert len(modules) == len(engine.buckets)
     for module in modules:
         called = [call.target.removeprefix("xla_gpu_") for call in module.calls]
-        assert called.count("paged_attention") == called.count("reshape_and_cache") == TINY.num_hidden_layers
+        assert called.count("paged_attention") == called.count("rotary_and_cache") == TINY.num_hidden_layers
         # A device's part: half of the four heads, of the two kv heads.
         (queries, caches) = (
             [c.operands[i].shape for c in module.calls if c.target.endswith(op)]
-            for i, op in ((0, "paged_attention"), (2, "reshape_and_cache"))
+            for i, op in ((0, "paged_attention"), (3, "rotary_and_cache"))
         )
         assert all(re.search(r"\[\d+,2,16\]", shape) for shape in queries), queries
         assert all(shape.startswith("f32[2,24,16,1,16]") for shape in caches), caches

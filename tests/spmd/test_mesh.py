@@ -10,6 +10,7 @@ import torch_xla
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime
 from pyxla_kernels.reshape_and_cache import cases as cache_cases
+from pyxla_kernels.rotary_and_cache import cases as rotary_cases
 
 import pyxla
 from pyxla import testing
@@ -30,6 +31,7 @@ SHARDED = {
     "reshape_and_cache": ("reshape_and_cache", ["bf16-to-itself"]),
     "rotary_embedding": ("rotary_embedding", ["bf16-neox", "f32-interleaved"]),
     "rotary_embedding_inplace": ("rotary_embedding", ["bf16-neox", "f32-interleaved"]),
+    "rotary_and_cache": ("rotary_and_cache", ["bf16-neox", "f32-interleaved"]),
     "rms_norm": ("rms_norm", ["f32-2x4096", "bf16-300x2880"]),
     "fused_add_rms_norm": ("fused_add_rms_norm", ["f32-2x4096"]),
     "silu_and_mul": ("silu_and_mul", []),
@@ -40,6 +42,9 @@ SHARDED = {
 OWN = {
     "reshape_and_cache": lambda g: cache_cases.arguments(
         g, torch.bfloat16, heads=4, cache_dtype=torch.float8_e4m3fn, scaled=True
+    ),
+    "rotary_and_cache": lambda g: rotary_cases.arguments(
+        g, torch.bfloat16, heads=(8, 4), cache_dtype=torch.float8_e4m3fn, scaled=True
     ),
     "silu_and_mul": lambda g: {"x": torch.randn(4, 64, generator=g).bfloat16()},
     "gelu_and_mul": lambda g: {"x": torch.randn(4, 64, generator=g).bfloat16()},
@@ -65,6 +70,7 @@ COMPILED = [
     "paged_attention_lse-lse-all-options",
     "rotary_embedding_inplace-bf16-neox",
     "reshape_and_cache-4",
+    "rotary_and_cache-4",
     "fused_add_rms_norm-f32-2x4096",
 ]
 
@@ -79,8 +85,16 @@ def spec(op, by, argument, rank):
     return tuple(axes)
 
 
+def dealt(qkv, kv_heads, devices=2):
+    """Queries, keys and values of the first device, then the second's, as weights that are dealt out make them."""
+    parts = qkv.split([qkv.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
+    return torch.cat([part.unflatten(1, (devices, -1)) for part in parts], dim=2).flatten(1, 2)
+
+
 def to_mesh(op, by, arguments, mesh=MESH):
     """The arguments on the devices, split as the op takes them."""
+    if "qkv" in arguments:
+        arguments = arguments | {"qkv": dealt(arguments["qkv"], arguments["kv_cache"].shape[3])}
     moved = {n: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
     for name, value in moved.items():
         if isinstance(value, torch.Tensor):
