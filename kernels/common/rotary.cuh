@@ -39,7 +39,7 @@ struct RotaryItem {
   int64_t second;
   Vector<T, kCount> vectors[2];
 
-  /** Loads the item of the head. */
+  // Loads the item of the head.
   __device__ RotaryItem(const Vector<T, kCount>* head, int64_t item, int64_t pair_items) {
     constexpr bool kAdjacent = kInterleaved && kCount == 1;
     first = kAdjacent ? 2 * item : item;
@@ -48,7 +48,7 @@ struct RotaryItem {
     vectors[1] = LoadOnce(head + second);
   }
 
-  /** Rotates it by the angles, of type C, of the position; one out of range makes NaN of it. */
+  // Rotates it by the angles, of type C, of the position; one out of range makes NaN of it.
   template <typename C>
   __device__ void Rotate(const RotaryParams& p, int64_t position, int64_t item, int64_t pair_items) {
     constexpr int kParts = kInterleaved && kCount > 1 ? 2 : 1;  // an interleaved vector holds half of the pairs
