@@ -7,6 +7,8 @@ import random
 import pytest
 import torch
 import torch_xla
+import torch_xla.runtime
+from torch_xla.backends import set_mat_mul_precision
 
 import pyxla
 from examples.llama.config import CONFIGS
@@ -18,6 +20,9 @@ from pyxla.nn import PagedKVCache
 from tests.llama_reference import float8_cache, logits, reference, tensors
 
 DEVICE = torch_xla.device()
+if torch_xla.runtime.device_type() == "CUDA":
+    # Else XLA rounds the operands of float32 products to TF32.
+    set_mat_mul_precision("highest")
 TINY = CONFIGS["tiny"]
 MODES = pytest.mark.parametrize("mode", ["direct", "compile"])
 
