@@ -12,7 +12,7 @@ import torch_xla
 from examples.llama.model import Llama
 from examples.llama.sampling import Draws, draw
 from examples.llama.scheduler import Chunk, Request, Scheduler, check
-from pyxla.nn import AttentionMetadata, PagedKVCache, attention_mode, in_mode
+from pyxla.nn import AttentionMetadata, PagedKVCache, attention_mode, in_mode, split
 from pyxla.testing import compilations
 
 SMALLEST_BUCKET = 8
@@ -116,7 +116,7 @@ class Engine:
         read = {id(weight): weight.nbytes for name, weight in model.named_parameters() if name != "embedding"}
         self._weight_bytes = sum((read | {id(model.head): model.head.nbytes}).values())
         self._slots = num_blocks * block_size
-        self._previous = torch.zeros(max_seqs, dtype=torch.int32).to(self.device)
+        self._previous = self._to_device([], max_seqs, torch.int32)
         self._in_flight: Flight | None = None
 
     def submit(self, request: Request) -> Request:
@@ -239,7 +239,7 @@ class Engine:
 
     def _to_device(self, values: list, size: int, dtype: torch.dtype) -> torch.Tensor:
         """On the device, with zeros up to a size."""
-        return torch.tensor(values + [0] * (size - len(values)), dtype=dtype).to(self.device)
+        return split(torch.tensor(values + [0] * (size - len(values)), dtype=dtype).to(self.device), self.model.mesh, None)
 
     def _bytes_read(self, flight: Flight) -> int:
         tokens = sum(chunk.position + 1 for chunk in flight.chunks)

@@ -73,6 +73,7 @@ class PagedKVCache(BlockTables):
         shape = (2, num_blocks, block_size, num_kv_heads, head_size)
         layers = [torch.zeros(shape, dtype=dtype, device=self.device) for _ in range(num_layers)]
         self.layers = [split(layer, mesh, 3) for layer in layers]
+        self._mesh = mesh
         self._store = op_on(mesh, "reshape_and_cache", "heads")
         torch_xla.sync()
 
@@ -136,7 +137,10 @@ class PagedKVCache(BlockTables):
 
     def _to_device(self, values: array, *shape: int) -> torch.Tensor:
         # Given its shape on the host: on the device that would be a graph of its own in front of a compiled function.
-        return torch.frombuffer(values, dtype=torch.int32).view(shape or (-1,)).to(self.device)
+        tensor = torch.frombuffer(values, dtype=torch.int32).view(shape or (-1,)).to(self.device)
+        # Said to be whole on each device: torch_xla writes that down when a graph has taken it, and takes the next one,
+        # of which nothing is written down, for a graph's input that is sharded otherwise: it traces all anew.
+        return split(tensor, self._mesh, None)
 
     def _copy_block(self, source: int, target: int) -> None:
         """Copies a block in every layer: gathered, then written as new keys and values are, in place."""

@@ -40,7 +40,9 @@ def split(tensor: torch.Tensor, mesh: Mesh | None, dimension: int | None) -> tor
         dimension: is cut into as many parts as the axis has devices.
     """
     if mesh is not None:
-        from torch_xla.distributed.spmd import mark_sharding
+        import torch_xla
 
-        mark_sharding(tensor, mesh, tuple(AXIS if i == dimension else None for i in range(tensor.dim())))
+        # What torch_xla.distributed.spmd.mark_sharding does; that looks for jax, and does not find it, at each call.
+        sharding = mesh.get_op_sharding(tuple(AXIS if i == dimension else None for i in range(tensor.dim())))
+        torch_xla._XLAC._xla_mark_sharding(tensor, sharding)
     return tensor

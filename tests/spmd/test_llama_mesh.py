@@ -9,12 +9,14 @@ import pytest
 import torch
 import torch_xla
 import torch_xla.distributed.spmd as xs
+from torch_xla._dynamo import dynamo_bridge
 
 import pyxla
 from examples.llama.config import CONFIGS
 from examples.llama.engine import Engine
 from examples.llama.scheduler import Request
 from examples.llama.weights import load, random_weights
+from pyxla.dump import executions
 
 TINY = CONFIGS["tiny"]
 DEVICE = torch_xla.device()
@@ -70,6 +72,19 @@ def test_a_step_exchanges_sums_alone(mode):
         assert not re.search(r"all-to-all|collective-permute|reduce-scatter", module.after)
         # The logits of each device's part of the vocabulary, of the sequences' last rows, and nothing of a layer.
         assert all("[3," in line for line in re.findall(r"= (\S+) all-gather", module.after))
+
+
+def test_a_compiled_step_is_one_graph_that_is_traced_once(monkeypatch):
+    """Lengths and tokens are new tensors in every step, and the caches are what the step before made of them."""
+    torch._dynamo.reset()
+    engine = engine_of("compile", MESH)
+    list(engine.warm_up(sampling=False))
+    traced, trace = [], dynamo_bridge.extract_graph_helper
+    monkeypatch.setattr(dynamo_bridge, "extract_graph_helper", lambda *given: traced.append(1) or trace(*given))
+    before = executions()
+    engine.generate([Request([7], 20), Request([1, 2, 3], 12)])
+    assert engine.counts.steps > 18 and executions() - before == engine.counts.steps
+    assert not traced and engine.counts.compilations == 0
 
 
 def test_heads_that_the_devices_do_not_divide():
