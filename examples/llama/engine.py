@@ -239,7 +239,8 @@ class Engine:
 
     def _to_device(self, values: list, size: int, dtype: torch.dtype) -> torch.Tensor:
         """On the device, with zeros up to a size."""
-        return split(torch.tensor(values + [0] * (size - len(values)), dtype=dtype).to(self.device), self.model.mesh, None)
+        tensor = torch.tensor(values + [0] * (size - len(values)), dtype=dtype).to(self.device)
+        return split(tensor, self.model.mesh, None)
 
     def _bytes_read(self, flight: Flight) -> int:
         tokens = sum(chunk.position + 1 for chunk in flight.chunks)
