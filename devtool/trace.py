@@ -20,7 +20,9 @@ from devtool.files import require_place
 from devtool.run import run_through
 
 
-def trace_script(script: str, arguments: Sequence[str], json_file: str | None, *, ir: bool, metrics: bool) -> int:
+def trace_script(
+    script: str, arguments: Sequence[str], json_file: str | None, *, ir: bool, metrics: bool, op_seconds: float
+) -> int:
     """Runs the script, shows the report on stderr; returns the script's own exit status.
 
     Args:
@@ -29,13 +31,14 @@ def trace_script(script: str, arguments: Sequence[str], json_file: str | None, *
         json_file: where the report goes as JSON; "-" is stdout.
         ir: show the IR of each graph.
         metrics: show torch_xla's counters and metrics.
+        op_seconds: record the time per op for so many seconds of computing.
 
     Raises:
         DevtoolError: no such script, no place for the JSON, a script that was killed or did nothing on XLA.
     """
     _require(script, json_file)
     with tempfile.TemporaryDirectory(prefix="devtool-trace-") as folder:
-        environment, places = _environment(Path(folder), ir=ir)
+        environment, places = _environment(Path(folder), ir=ir, op_seconds=op_seconds)
         since = time.time()
         try:
             status = run_through([sys.executable, script, *arguments], Path.cwd(), environment)
@@ -66,7 +69,7 @@ def _require(script: str, json_file: str | None) -> None:
         require_place("trace: --json", Path(json_file))
 
 
-def _environment(folder: Path, *, ir: bool) -> tuple[dict[str, str], dict[str, Path]]:
+def _environment(folder: Path, *, ir: bool, op_seconds: float) -> tuple[dict[str, str], dict[str, Path]]:
     """The script's environment, and where what it asks for is written. A folder that the user named stays in use."""
     flags = os.environ.get("XLA_FLAGS", "")
     dumped = re.search(r"--xla_dump_to=(\S+)", flags)
@@ -80,6 +83,7 @@ def _environment(folder: Path, *, ir: bool) -> tuple[dict[str, str], dict[str, P
     environment = {
         **os.environ,
         "PYXLA_TRACE": str(folder),
+        "PYXLA_TRACE_OP_SECONDS": str(op_seconds),
         # Why each graph was compiled and run, with the Python frames: torch_xla/csrc/debug_util.
         "PT_XLA_DEBUG_LEVEL": "2",
         "PT_XLA_DEBUG_FILE": str(places["graphs"]),

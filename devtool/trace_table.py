@@ -55,6 +55,7 @@ class _Printer:
             [e["reason"], str(e["count"])] for e in self.report["dynamo_recompilations"]
         ])  # fmt: skip
         self.custom_calls()
+        self.device_time()
         self.table("time on the host", ["what", "count", "ms"], [
             [name, str(e["count"]), _milliseconds(e["seconds"])] for name, e in self.report["time"].items()
         ])  # fmt: skip
@@ -119,6 +120,14 @@ class _Printer:
         if calls["compiled"]:
             self.line(f"command buffers hold {calls['captured']} of {calls['compiled']} custom calls")
 
+    def device_time(self) -> None:
+        times = self.report["device_time"]
+        if times is None:
+            return
+        rows = [[e["op"], str(e["calls"]), f"{1000 * e['seconds']:.3f}", f"{e['share']:.1%}"] for e in times["ops"]]
+        self.table("time on the device", ["op", "calls", "ms", "share"], rows)
+        self.line(f"the device was busy {times['busy']:.1%} of the time from its first op to its last")
+
     def ir(self) -> None:
         for graph in self.report["ir"]:
             self.line(f"\nIR traced {graph['count']} times, run at {_place(graph['place'])}", "bold")
@@ -140,10 +149,10 @@ class _Printer:
                 self.line(f"     {entry['place']['source']}", "cyan")
 
 
-_NUMBERS = {"count", "compiled", "ran", "compile ms", "run ms", "ms", "ran a graph"}
+_NUMBERS = {"count", "compiled", "ran", "compile ms", "run ms", "ms", "ran a graph", "calls", "share"}
 _TIME_NOTE = {
-    False: "ExecuteTime is the computation itself. torch_xla gives no time per op",
-    True: "ExecuteTime is the launch alone: the GPU runs on behind it. torch_xla gives no time per op",
+    False: "ExecuteTime is the computation itself",
+    True: "ExecuteTime is the launch alone: the GPU runs on behind it",
 }
 
 

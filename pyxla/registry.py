@@ -73,6 +73,11 @@ def register_preloaded(platform: str = "Host") -> tuple[Library, ...]:
     return libraries
 
 
+def registered() -> dict[tuple[str, str], Path]:
+    """(target, platform) of the handlers that are registered in this process -> their libraries."""
+    return dict(_registered)
+
+
 def register_library(
     library: Library, platform: str = "Host", capabilities: Iterable[tuple[int, int]] | None = None
 ) -> None:

@@ -5,7 +5,7 @@ from jaxlib._profile_data import ProfileData
 from pyxla_kernels.rms_norm.rms_norm import rms_norm
 
 import pyxla
-from examples.llama import breakdown
+from pyxla.device_times import DeviceTimes, kernels_in, profiling
 from pyxla.kernel_names import kernel_names
 from pyxla.op_table import read_op_table
 from tests.conftest import ROOT
@@ -78,8 +78,8 @@ def profile(*kernels: str) -> bytes:
 
 
 def test_breakdown_of_command_buffers(built):
-    kernels = breakdown.kernels_of([rms_norm.name, "silu_and_mul"])
-    found = breakdown.Breakdown()
+    kernels = kernels_in((op, ROOT / f"build/lib/lib{op}.so") for op in ("rms_norm", "silu_and_mul"))
+    found = DeviceTimes()
     ran = profile(
         ON_AN_H200["rms_norm"],
         ON_AN_H200["silu_and_mul"],
@@ -89,7 +89,7 @@ def test_breakdown_of_command_buffers(built):
         "gemm_fusion_dot_115",
         "loop_slice_fusion_62",
     )
-    breakdown._read(ran, {}, kernels, found)
+    found.read(ran, {}, kernels)
     assert found.calls == {"rms_norm": 1, "silu_and_mul": 2, "matrix products": 3, "the rest of XLA": 1}
     assert found.seconds["silu_and_mul"] == pytest.approx(4e-6) and found.busy == pytest.approx(14 / 20)
 
@@ -100,7 +100,7 @@ def test_breakdown_on_this_device():
 
     x, weight = torch.ones(8, 64, device=torch_xla.device()), torch.ones(64, device=torch_xla.device())
     seen = pyxla.inspect(lambda: rms_norm(x, weight, 1e-5) * 2)
-    with breakdown.profiling(seen) as found:
+    with profiling(seen) as found:
         for _ in range(3):
             (rms_norm(x, weight, 1e-5) * 2).cpu()
     assert found.calls["rms_norm"] == 3 and found.seconds["rms_norm"] > 0

@@ -18,12 +18,12 @@ from torch_xla.backends import set_mat_mul_precision
 from torch_xla.distributed.spmd import Mesh
 
 import pyxla
-from examples.llama.breakdown import Breakdown, profiling
 from examples.llama.config import KV_CACHE_DTYPES, LlamaConfig, named_config, parse_dtype, read_config
 from examples.llama.engine import Engine
 from examples.llama.scheduler import Request, check
 from examples.llama.tokenizer import Bytes, FromFolder, Tokenizer
 from examples.llama.weights import folder_weights, load, random_weights
+from pyxla.device_times import DeviceTimes, profiling
 from pyxla.nn import attention_mode
 from pyxla.testing import compilations
 
@@ -94,9 +94,9 @@ def serve(options: Options) -> bool:
         print(f"{text}{tokenizer.decode(request.output)}")
     _report(console, engine, len(compiled.modules), slowest)
     shorter = [_again(r, max_tokens=min(r.max_tokens, PROFILED_TOKENS)) for r in requests[: 2 * options.max_seqs]]
-    with profiling(compiled) as breakdown:
+    with profiling(compiled) as times:
         engine.generate(shorter)
-    _report_ops(console, breakdown)
+    _report_ops(console, times)
     return not options.check or _same_alone(console, engine, requests)
 
 
@@ -209,15 +209,15 @@ def _report(console: Console, engine: Engine, compiled: int, slowest: float) -> 
         )
 
 
-def _report_ops(console: Console, breakdown: Breakdown) -> None:
-    if not breakdown.seconds:
+def _report_ops(console: Console, times: DeviceTimes) -> None:
+    if not times.seconds:
         console.print("no times per op: XLA recorded none on this device")
         return
     table = Table(title=f"time on the device (the same requests, up to {PROFILED_TOKENS} tokens each)", box=None)
     for name in ("op", "calls", "ms", "share"):
         table.add_column(name, justify="left" if name == "op" else "right")
-    total = breakdown.seconds.total()
-    for op, seconds in breakdown.seconds.most_common():
-        table.add_row(op, str(breakdown.calls[op]), f"{1e3 * seconds:.2f}", f"{seconds / total:.1%}")
+    total = times.seconds.total()
+    for op, seconds in times.seconds.most_common():
+        table.add_row(op, str(times.calls[op]), f"{1e3 * seconds:.2f}", f"{seconds / total:.1%}")
     console.print(table)
-    console.print(f"the device was busy {breakdown.busy:.1%} of the time, with the profiler on")
+    console.print(f"the device was busy {times.busy:.1%} of the time, with the profiler on")

@@ -8,12 +8,27 @@ import re
 import sysconfig
 from collections.abc import Iterable
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
-_PYXLA = Path(__file__).parents[1]
-# pyxla by both names: the script may have found it without the link through which devtool did.
-_FOLDERS = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(_PYXLA), str(_PYXLA.resolve()))
-_LIBRARIES = tuple(folder + os.sep for folder in _FOLDERS)
+
+def package_folders(names: Iterable[str]) -> tuple[str, ...]:
+    """The folders of packages that can be imported, with a separator at the end, wherever they lie.
+
+    Both as they are found and behind links: another process may have found them without the link.
+    """
+    specs = [find_spec(name) for name in names]
+    folders = [folder for spec in specs if spec for folder in spec.submodule_search_locations or ()]
+    return tuple(
+        dict.fromkeys(name + os.sep for f in folders for name in (str(Path(f).absolute()), os.path.realpath(f)))
+    )
+
+
+# By the packages' own folders, for PYTHONPATH may name any; a user's folder may be called torch.
+_LIBRARIES = (
+    *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib")),
+    *package_folders(("torch", "functorch", "torch_xla", "pyxla")),
+)
 # A call of an op goes through its own file, pyxla_kernels/<op>/<op>.py: what called it is the place.
 _ANYWHERE = re.compile(r"[/\\](site-packages|dist-packages|pyxla_kernels)[/\\]")
 

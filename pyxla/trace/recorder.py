@@ -9,6 +9,7 @@ leave alone, so that a compiled function breaks nowhere else than without them.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import sys
@@ -23,7 +24,9 @@ from typing import Any
 
 import torch
 
+from pyxla import registry
 from pyxla.trace.places import Place, is_library
+from pyxla.trace.profile import Profile
 
 # Methods that bring values to the host.
 _READS = (
@@ -38,9 +41,13 @@ class Recorder:
     Attributes:
         calls: (kind, file, line) -> [count, seconds].
         cleared: what the counters of ops on the CPU had reached: torch.compile clears them for every graph.
+
+    Args:
+        profile: begun by the first of these calls that finds XLA up.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
         self.calls: dict[tuple[str, str, int], list[float]] = {}
         self.cleared: Counter[str] = Counter()
         self._inside = threading.local()
@@ -52,13 +59,15 @@ class Recorder:
             function: what to call.
             kind: from the positional arguments, the keyword arguments and the result.
         """
-        inside = self._inside
+        inside, profile = self._inside, self.profile
 
         @wraps(function)
         def call(*args, **kwargs):
             if getattr(inside, "busy", False):
                 return function(*args, **kwargs)
             inside.busy = True
+            if not profile.begun:
+                profile.begin()
             started = time.perf_counter()
             try:
                 result = function(*args, **kwargs)
@@ -69,7 +78,7 @@ class Recorder:
                 self.add(name, time.perf_counter() - started, sys._getframe(1))
             return result
 
-        _leave_alone(call, kind, self.add, _place)
+        _leave_alone(call, kind, self.add, _place, profile.begin)
         return call
 
     def add(self, kind: str, seconds: float, frame: FrameType) -> None:
@@ -108,6 +117,8 @@ class Recorder:
                 for (kind, file, line), (count, seconds) in self.calls.items()
             ],
             "fallbacks": self.fallbacks(),
+            "profile": self.profile.record(),
+            "libraries": {target: str(path) for (target, on), path in registry.registered().items() if on == "CUDA"},
             "counters": _counters(),
             "metrics": {name: {"count": d[0], "sum": d[1]} for name, d in data.items() if d},
             "samples": {
@@ -120,23 +131,25 @@ class Recorder:
         path.with_suffix(".part").rename(path)
 
 
-def start(folder: Path) -> None:
+def start(folder: Path, op_seconds: float) -> None:
     """Begins to count in this process; the record is written when it ends, also after an exception.
 
     Args:
         folder: where the record goes.
+        op_seconds: how many seconds of computing XLA's profile may take in; 0 for none.
     """
     import torch_xla
     from torch_xla.debug import metrics
 
-    recorder = Recorder()
+    recorder = Recorder(Profile(folder, op_seconds))
     for name in _READS:
         method = getattr(torch.Tensor, name, None)
         if method is not None:
             setattr(torch.Tensor, name, recorder.counted(method, _read(name)))
     xlac = torch_xla._XLAC
+    wait = xlac._xla_wait_device_ops
     xlac._xla_step_marker = recorder.counted(xlac._xla_step_marker, _sync)
-    xlac._xla_wait_device_ops = recorder.counted(xlac._xla_wait_device_ops, lambda *_: "wait_device_ops")
+    xlac._xla_wait_device_ops = recorder.counted(wait, lambda *_: "wait_device_ops")
     clear = metrics.clear_counters
 
     def clear_counters():
@@ -145,12 +158,17 @@ def start(folder: Path) -> None:
 
     metrics.clear_counters = clear_counters
     sys.excepthook = partial(_show_without_recorder, sys.excepthook)
-    atexit.register(_write_in, os.getpid(), recorder, folder)
+    atexit.register(_write_in, os.getpid(), recorder, folder, wait)
 
 
-def _write_in(process: int, recorder: Recorder, folder: Path) -> None:
+def _write_in(process: int, recorder: Recorder, folder: Path, wait: Callable) -> None:
     # A forked child ends through the same function, with its parent's counts.
     if os.getpid() == process:
+        if recorder.profile.begun:
+            # What runs still is part of the profile. An error of it is not the recorder's.
+            with contextlib.suppress(Exception):
+                wait([])
+        recorder.profile.end()
         recorder.write(folder)
 
 

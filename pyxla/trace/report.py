@@ -14,6 +14,7 @@ from pyxla import hlo_text
 from pyxla.dump import final_thunks, in_order
 from pyxla.trace.causes import Change, Module, changes
 from pyxla.trace.events import Event, dynamo_events, graph_events, ir_graphs
+from pyxla.trace.op_times import op_times
 from pyxla.trace.places import Place, only_call
 
 _TIMES = ("LazyTracing", "CompileTime", "ExecuteTime", "TransferToDeviceTime", "TransferFromDeviceTime")
@@ -131,6 +132,8 @@ def summary(trace: Trace, files: Files) -> dict[str, Any]:
     compilations = Counter(event.graph for event in trace.events if event.compiles)
     dynamo = dynamo_events("".join(p.read_text(errors="replace") for p in files.written(files.dynamo, "*.log")))
     reads = _reads(trace)
+    optimized = files.written(files.modules, "*after_optimizations.txt")
+    device_time, time_notes = op_times(trace.record, files.records, optimized)
     fallbacks = {n: c for n, c in trace.record.get("fallbacks", {}).items() if n != _NO_FALLBACK}
     return {
         "device": trace.record.get("device"),
@@ -164,6 +167,7 @@ def summary(trace: Trace, files: Files) -> dict[str, Any]:
             for name in _TIMES
             if (data := trace.record.get("metrics", {}).get(name))
         },
+        "device_time": device_time,
         "counters": trace.record.get("counters", {}),
         "metrics": trace.record.get("metrics", {}),
         "ir": [
@@ -171,7 +175,7 @@ def summary(trace: Trace, files: Files) -> dict[str, Any]:
             for path in files.written(files.ir.parent, f"{files.ir.name}.*")
             for (place, text), count in ir_graphs(path.read_text()).items()
         ],
-        "notes": trace.notes,
+        "notes": [*trace.notes, *time_notes],
     }
 
 

@@ -1,0 +1,112 @@
+"""XLA's profile of the traced script: opened in its process once XLA is up, closed when enough has run, or at the end.
+
+XLA records one profile at a time, and a second one would fail where it ends: a script that opens one gets its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from pyxla.dump import executions
+
+
+class Profile:
+    """The one profile of this process.
+
+    Attributes:
+        begun: whether there is nothing more to begin: it runs, has ended, or is not wanted.
+
+    Args:
+        folder: where its data goes when it ends.
+        seconds: how long it may run, counting those in which graphs ran: each event takes memory. 0 for no profile.
+    """
+
+    def __init__(self, folder: Path, seconds: float):
+        import torch_xla
+
+        self.begun = seconds <= 0
+        self._why = "--op-seconds is 0" if self.begun else None
+        self._path, self._seconds = folder / f"profile-{os.getpid()}.xspace", seconds
+        self._is_up = torch_xla._XLAC._xla_runtime_is_initialized
+        self._open = torch_xla._XLAC.profiler.TslProfilerSessionWrapper
+        self._session: Any = None
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._give_way(torch_xla._XLAC.profiler)
+        os.register_at_fork(after_in_child=self._forget)
+
+    def begin(self) -> None:
+        """Begins, once XLA's client is there: before that, the GPU's part of the profiler is not."""
+        if not self._is_up():
+            return
+        with self._lock:
+            if self.begun:
+                return
+            self.begun = True
+            try:
+                self._session = self._open()
+            except Exception as error:  # the script is to run whatever the profiler says
+                self._why = f"XLA's profiler: {error}"
+                return
+            threading.Thread(target=self._watch, name="devtool trace", daemon=True).start()
+
+    def end(self, why: str | None = None) -> None:
+        """Ends it and writes its data; nothing if it has ended, or never begun.
+
+        Args:
+            why: what to say if it ends before the script does.
+        """
+        with self._lock:
+            self.begun = True
+            session, self._session = self._session, None
+            self._ended.set()
+            self._why = self._why or why
+            if session is None:
+                return
+            try:
+                self._path.write_bytes(session.stop())
+            except Exception as error:
+                self._why = f"XLA's profiler: {error}"
+                self._path.unlink(missing_ok=True)
+
+    def record(self) -> dict[str, str | None]:
+        """Where the data is, None if there is none; why it ended early, or is not there."""
+        written = self._path.is_file()
+        return {"file": self._path.name if written else None, "why": self._why}
+
+    def _watch(self) -> None:
+        """Ends it when it has run for long enough: the time in which XLA compiles, or nothing runs, costs no memory."""
+        ran, seen, last = 0.0, executions(), time.monotonic()
+        while not self._ended.wait(min(1.0, self._seconds / 4)):
+            count, now = executions(), time.monotonic()
+            ran += now - last if count != seen else 0.0
+            seen, last = count, now
+            if ran >= self._seconds:
+                self.end(f"they end after {self._seconds:g} s of computing: --op-seconds N records longer")
+
+    def _give_way(self, profiler: Any) -> None:
+        """Ends it when the script opens a profile itself, or a server that others ask for one."""
+        why = "the script uses XLA's profiler itself, which records one profile at a time"
+        give_way, start_server = self.end, profiler.start_server
+
+        class TslProfilerSessionWrapper(profiler.TslProfilerSessionWrapper):
+            def __init__(self, *args: Any) -> None:
+                give_way(why)
+                super().__init__(*args)
+
+        def start(*args: Any, **kwargs: Any) -> Any:
+            self.end(why)
+            return start_server(*args, **kwargs)
+
+        profiler.TslProfilerSessionWrapper, profiler.start_server = TslProfilerSessionWrapper, start
+
+    def _forget(self) -> None:
+        # A child has the session's object without what it records. Its destructor would wait for locks of threads that
+        # the child has not: it is never destroyed.
+        if self._session is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
+        self.begun, self._session, self._lock = True, None, threading.Lock()
