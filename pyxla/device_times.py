@@ -49,6 +49,7 @@ class DeviceTimes:
 
         Raises:
             ImportError: jaxlib lacks its reader of profiles.
+            ValueError: the profile is cut short.
         """
         from jaxlib._profile_data import ProfileData
 
@@ -171,6 +172,9 @@ def _messages(profile: bytes) -> list[str]:
         if tag in (2 << 3 | 2, 3 << 3 | 2):
             found.append(profile[at : at + size].decode(errors="replace"))
         at += size
+    # Protocol buffers' own reader would end the process.
+    if at != len(profile):
+        raise ValueError("it is cut short")
     return found
 
 

@@ -159,6 +159,18 @@ def test_times(traced):
     assert sum(graph["compile_seconds"] for graph in traced.report["graphs"]) == pytest.approx(total)
 
 
+def test_times_per_op(traced):
+    """The calls of the script, the profile's own among neither compilations nor executions."""
+    times = traced.report["device_time"]
+    calls = {entry["op"]: entry["calls"] for entry in times["ops"]}
+    assert calls["simple_add"] == 2 and calls["the rest of XLA"] > 20
+    assert sum(entry["share"] for entry in times["ops"]) == pytest.approx(1) and 0 < times["busy"] < 1
+    assert sum(entry["seconds"] for entry in times["ops"]) == pytest.approx(times["seconds"])
+    assert re.search(r"\n simple_add +2 +\d+\.\d{3} +\d+\.\d%", traced.done.stderr)
+    assert "\nthe device was busy " in traced.done.stderr
+    assert traced.report["notes"] == []
+
+
 def test_ir_and_metrics_on_request(traced):
     assert "aten::sin" in traced.done.stderr and any("aten::sin" in graph["text"] for graph in traced.report["ir"])
     assert re.search(r"^ UncachedCompile: \d+$", traced.done.stderr, re.MULTILINE)

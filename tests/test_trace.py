@@ -1,12 +1,20 @@
 """The parts of pyxla.trace that read text: modules and what changed between them, the logs of torch and torch_xla."""
 
 import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
 
 from pyxla.dump import written_files
 from pyxla.trace.causes import Module, changes
 from pyxla.trace.events import dynamo_events, graph_events
+from pyxla.trace.op_times import op_times
+from pyxla.trace.places import is_library, package_folders, user_place
 from pyxla.trace.report import Files
 from tests.conftest import ROOT
+from tests.test_device_times import profile
 
 MODULE = """HloModule SyncTensorsGraph.5, entry_computation_layout={(f32[4]{0})->(f32[4]{0})}
 
@@ -66,3 +74,59 @@ def test_files_of_an_earlier_run_are_left_out(tmp_path):
         os.utime(tmp_path / name, (written, written))
     files = Files(tmp_path, tmp_path, tmp_path, tmp_path, tmp_path, since=2000)
     assert [path.name for path in files.written(tmp_path, "*.txt")] == ["new.txt"]
+
+
+def test_packages_are_left_out_wherever_they_lie(tmp_path, monkeypatch):
+    """Cause: with torch_xla in a folder of PYTHONPATH, its own line was shown for a sync."""
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept/made_up_torch").mkdir()
+    (tmp_path / "kept/made_up_torch/__init__.py").touch()
+    (tmp_path / "some").symlink_to("kept")
+    monkeypatch.syspath_prepend(tmp_path / "some")
+    folders = package_folders(["made_up_torch", "no_such_package"])
+    assert folders == tuple(f"{tmp_path}/{folder}/made_up_torch/" for folder in ("some", "kept"))
+    monkeypatch.setattr("pyxla.trace.places._LIBRARIES", folders)
+    user = (f"{tmp_path}/some/script.py", 3)
+    assert user_place([(f"{tmp_path}/some/made_up_torch/torch_xla.py", 87), user]) == user
+    assert user_place([(f"{tmp_path}/kept/made_up_torch/a.py", 1), (f"{tmp_path}/made_up_torch/a.py", 2)])[1] == 2
+
+
+@pytest.mark.parametrize("package", ["torch", "torch_xla", "pyxla"])
+def test_packages_whose_frames_are_left_out(package):
+    folder = Path(find_spec(package).origin).parent
+    assert is_library(str(folder / "a.py")) and is_library(str(folder.resolve() / "a.py"))
+    assert not is_library(f"/home/me/{package}/a.py")
+
+
+def op_times_of(folder: Path, data: bytes, why: str | None = None) -> tuple:
+    (folder / "profile-1.xspace").write_bytes(data)
+    module = folder / "module_0001.same.cpu_after_optimizations.txt"
+    call = '  %custom-call.1 = f32[4]{0} custom-call(%p), custom_call_target="xla_gpu_rms_norm"\n'
+    module.write_text(f"HloModule same\n\nENTRY %main {{\n{call}}}\n")
+    record = {"profile": {"file": "profile-1.xspace", "why": why}, "libraries": {}}
+    return op_times(record, folder, [module])
+
+
+def test_times_per_op(tmp_path):
+    """Module 2 has the name of module 1: its call is another's."""
+    data = profile(("custom-call.1", 1, 0, 3), ("custom-call.1", 2, 4, 1))
+    found, notes = op_times_of(tmp_path, data, "it ended early")
+    assert [(e["op"], e["calls"], e["share"]) for e in found["ops"]] == [
+        ("rms_norm", 1, pytest.approx(0.75)),
+        ("the rest of XLA", 1, pytest.approx(0.25)),
+    ]
+    assert found["seconds"] == pytest.approx(4e-6) and found["busy"] == pytest.approx(0.8)
+    assert notes == ["it ended early"]
+
+
+def test_no_times_per_op(tmp_path, monkeypatch):
+    """Each says why; the report goes on."""
+    assert op_times({}, tmp_path, []) == (None, [])
+    ended = {"profile": {"file": None, "why": "ALREADY_EXISTS"}, "libraries": {}}
+    assert op_times(ended, tmp_path, []) == (None, ["no times per op: ALREADY_EXISTS"])
+    assert op_times_of(tmp_path, b"") == (None, ["no times per op: the profile holds none of this device"])
+    _, (cut,) = op_times_of(tmp_path, profile(("dot.1", 1, 0, 1))[:-3])
+    assert cut == "no times per op: the profile cannot be read: ValueError: it is cut short"
+    monkeypatch.setitem(sys.modules, "jaxlib._profile_data", None)
+    _, (missing,) = op_times_of(tmp_path, profile())
+    assert missing.startswith("no times per op: the profile cannot be read: ModuleNotFoundError: ")

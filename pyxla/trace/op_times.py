@@ -32,10 +32,9 @@ def op_times(record: dict[str, Any], folder: Path, modules: Iterable[Path]) -> t
     # Whatever is wrong with a profile, the rest of the report stands.
     except Exception as error:
         return None, [f"no times per op: the profile cannot be read: {type(error).__name__}: {error}"]
-    notes = [*([f"times per op: {why}"] if why else []), *times.notes]
     total = times.seconds.total()
     if not total:
-        return None, ["no times per op: XLA's profile holds none of this device", *notes]
+        return None, [f"no times per op: {why or 'the profile holds none of this device'}", *times.notes]
     return {
         "ops": [
             {"op": op, "calls": times.calls[op], "seconds": seconds, "share": seconds / total}
@@ -43,7 +42,7 @@ def op_times(record: dict[str, Any], folder: Path, modules: Iterable[Path]) -> t
         ],
         "seconds": total,
         "busy": times.busy,
-    }, notes
+    }, [*([why] if why else []), *times.notes]
 
 
 def _ops(modules: Iterable[Path]) -> dict[tuple[str | int, str], str]:

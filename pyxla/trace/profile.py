@@ -86,11 +86,13 @@ class Profile:
             ran += now - last if count != seen else 0.0
             seen, last = count, now
             if ran >= self._seconds:
-                self.end(f"they end after {self._seconds:g} s of computing: --op-seconds N records longer")
+                self.end(
+                    f"times per op are of the first {self._seconds:g} s of computing: --op-seconds N records longer"
+                )
 
     def _give_way(self, profiler: Any) -> None:
         """Ends it when the script opens a profile itself, or a server that others ask for one."""
-        why = "the script uses XLA's profiler itself, which records one profile at a time"
+        why = "the script opens XLA's profiler itself, which serves one at a time: times per op are of what ran before"
         give_way, start_server = self.end, profiler.start_server
 
         class TslProfilerSessionWrapper(profiler.TslProfilerSessionWrapper):
