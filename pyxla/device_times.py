@@ -49,11 +49,15 @@ class DeviceTimes:
 
         Raises:
             ImportError: jaxlib lacks its reader of profiles.
-            ValueError: the profile is cut short.
         """
         from jaxlib._profile_data import ProfileData
 
-        self.notes += [f"XLA's profiler: {said}" for said in _messages(profile)]
+        said = _messages(profile)
+        if said is None:
+            # jaxlib's reader would end the process.
+            self.notes.append("XLA's profile is cut short")
+            return
+        self.notes += [f"XLA's profiler: {text}" for text in said]
         planes = list(ProfileData.from_serialized_xspace(profile).planes)
         # A GPU has planes of its own; beside them the host's is of the launches.
         devices = [plane for plane in planes if plane.name.startswith("/device:GPU")]
@@ -163,8 +167,8 @@ def _covered(spans: list[tuple[float, float]]) -> float:
     return covered
 
 
-def _messages(profile: bytes) -> list[str]:
-    """XSpace.errors and XSpace.warnings, such as those on dropped events: jaxlib's reader leaves them out."""
+def _messages(profile: bytes) -> list[str] | None:
+    """XSpace.errors and XSpace.warnings, such as those on dropped events; None for a profile that is cut short."""
     found, at = [], 0
     while at < len(profile):
         tag, at = _varint(profile, at)
@@ -172,10 +176,7 @@ def _messages(profile: bytes) -> list[str]:
         if tag in (2 << 3 | 2, 3 << 3 | 2):
             found.append(profile[at : at + size].decode(errors="replace"))
         at += size
-    # Protocol buffers' own reader would end the process.
-    if at != len(profile):
-        raise ValueError("it is cut short")
-    return found
+    return found if at == len(profile) else None
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

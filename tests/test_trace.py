@@ -95,7 +95,7 @@ def test_packages_are_left_out_wherever_they_lie(tmp_path, monkeypatch):
 def test_packages_whose_frames_are_left_out(package):
     folder = Path(find_spec(package).origin).parent
     assert is_library(str(folder / "a.py")) and is_library(str(folder.resolve() / "a.py"))
-    assert not is_library(f"/home/me/{package}/a.py")
+    assert not is_library(f"/x/{package}/a.py")
 
 
 def op_times_of(folder: Path, data: bytes, why: str | None = None) -> tuple:
@@ -125,8 +125,8 @@ def test_no_times_per_op(tmp_path, monkeypatch):
     ended = {"profile": {"file": None, "why": "ALREADY_EXISTS"}, "libraries": {}}
     assert op_times(ended, tmp_path, []) == (None, ["no times per op: ALREADY_EXISTS"])
     assert op_times_of(tmp_path, b"") == (None, ["no times per op: the profile holds none of this device"])
-    _, (cut,) = op_times_of(tmp_path, profile(("dot.1", 1, 0, 1))[:-3])
-    assert cut == "no times per op: the profile cannot be read: ValueError: it is cut short"
+    _, cut = op_times_of(tmp_path, profile(("dot.1", 1, 0, 1))[:-3])
+    assert cut == ["no times per op: the profile holds none of this device", "XLA's profile is cut short"]
     monkeypatch.setitem(sys.modules, "jaxlib._profile_data", None)
     _, (missing,) = op_times_of(tmp_path, profile())
     assert missing.startswith("no times per op: the profile cannot be read: ModuleNotFoundError: ")
