@@ -32,7 +32,7 @@ class Plugin(DevicePlugin):
         if folder := os.environ.get("PYXLA_TRACE"):
             from pyxla.trace import recorder
 
-            recorder.start(Path(folder), float(os.environ["PYXLA_TRACE_OP_SECONDS"]))
+            recorder.start(Path(folder), float(os.environ.get("PYXLA_TRACE_OP_SECONDS", "20")))
         cuda = os.environ.get("PJRT_DEVICE") == "CUDA"
         if cuda:
             _prepare_cuda()
