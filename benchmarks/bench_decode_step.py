@@ -1,0 +1,94 @@
+"""The decoder's compiled decode step by context: what it reads, how long it takes, and the host's part of it.
+
+python -m benchmarks.bench_decode_step --device cuda
+"""
+
+import os
+import random
+import statistics
+import time
+
+import click
+
+DEVICES = {"cpu": "CPU", "cuda": "CUDA"}
+STEPS = 30
+
+
+@click.command()
+@click.option("--device", type=click.Choice(list(DEVICES)), default="cuda")
+@click.option("--config", default="llama-3-8b", help="tiny or llama-3-8b")
+@click.option("--seqs", default=64, help="Sequences of a step")
+@click.option("--contexts", default="1024,1024-4096,4096", help="One of all sequences, or from the first to the last")
+def main(device: str, config: str, seqs: int, contexts: str) -> None:
+    """Times steps that only decode; XLA_FLAGS as examples/llama sets them."""
+    os.environ["PJRT_DEVICE"] = DEVICES[device]
+    from examples.llama.__main__ import CUBLAS
+
+    if device == "cuda":
+        os.environ["XLA_FLAGS"] = f"{CUBLAS} {os.environ.get('XLA_FLAGS', '')}".strip()
+    batches = {text: _lengths(text, seqs) for text in contexts.split(",")}
+    engine = _engine(config, device, seqs, max(map(max, batches.values())) + STEPS + 16)
+    for text, lengths in batches.items():
+        seconds, host = _step(engine, lengths)
+        per_token = sum(layer.nbytes for layer in engine.cache.layers) // engine._slots
+        read = engine._weight_bytes + (sum(lengths) + seqs * STEPS // 2) * per_token
+        click.echo(
+            f"context {text}: {1e3 * seconds:.2f} ms a step, {read / 1e9:.2f} GB, {read / seconds / 1e9:.0f} GB/s; "
+            f"host {1e3 * host:.2f} ms"
+        )
+
+
+def _lengths(text: str, seqs: int) -> list[int]:
+    first, _, last = text.partition("-")
+    span = int(last or first) - int(first)
+    return [int(first) + span * number // max(1, seqs - 1) for number in range(seqs)]
+
+
+def _engine(config: str, device: str, seqs: int, longest: int):
+    import torch
+    import torch_xla
+
+    from examples.llama.config import named_config
+    from examples.llama.engine import Engine
+    from examples.llama.weights import load, random_weights
+
+    shape, dtype = named_config(config), torch.bfloat16 if device == "cuda" else torch.float32
+    model = load(shape, random_weights(shape, 0, dtype), dtype, torch_xla.device())
+    blocks = seqs * -(-longest // 16)
+    return Engine(
+        model, num_blocks=blocks, max_seqs=seqs, max_step_tokens=max(8, seqs), max_length=longest, mode="compile"
+    )
+
+
+def _step(engine, lengths: list[int]) -> tuple[float, float]:
+    """Median seconds of a step, and of the host's work for it, one step ahead as Engine.run is."""
+    from examples.llama.scheduler import Chunk, Request, Running
+
+    # What the cache holds does not matter: no token of these contexts is computed.
+    sequences = [engine.cache.open() for _ in lengths]
+    engine.cache.extend([*zip(sequences, lengths, strict=True)], tokens=sum(lengths), seqs=engine.max_seqs,
+                        max_blocks=engine.max_blocks)  # fmt: skip
+    last, seconds, host = None, [], []
+    before = time.perf_counter()
+    for _ in range(STEPS):
+        chunks = [
+            Chunk(Running(Request([0]), sequence, random.Random(0)), sequence.length, [-1 - row], True)
+            for row, sequence in enumerate(sequences)
+        ]
+        began = time.perf_counter()
+        tokens = engine._launch(chunks, engine.buckets[-1], sampling=False)
+        host.append(time.perf_counter() - began)
+        if last is not None:
+            last.cpu()
+        last, now = tokens, time.perf_counter()
+        seconds.append(now - before)
+        before = now
+    last.cpu()
+    for sequence in sequences:
+        engine.cache.close(sequence)
+    # The first ones compile.
+    return statistics.median(seconds[5:]), statistics.median(host[5:])
+
+
+if __name__ == "__main__":
+    main()
