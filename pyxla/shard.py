@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pyxla.compiled_on_mesh import mend_compiled_functions
 from pyxla.errors import ArgumentError, mismatch
 from pyxla.op import CustomOp
 from pyxla.sharding import Sharding
@@ -56,7 +57,7 @@ def shard(op: CustomOp, by: str, mesh: Mesh, axis: str | None = None) -> Callabl
     if not torch_xla.runtime.is_spmd():
         hint = "call torch_xla.runtime.use_spmd() before the first tensor"
         raise ArgumentError(mismatch(op.name, "mesh", "torch_xla in SPMD mode", "one device per process"), hint)
-    _keep_tensor_ids()
+    mend_compiled_functions()
     overload, mesh_text = _sharded_op(op, by).overload, str(mesh)
 
     def sharded(*args: Any, **kwargs: Any) -> Any:
@@ -64,28 +65,6 @@ def shard(op: CustomOp, by: str, mesh: Mesh, axis: str | None = None) -> Callabl
 
     sharded.__name__, sharded.__doc__ = f"{op.name}_by_{by}", op.__doc__
     return sharded
-
-
-@cache
-def _keep_tensor_ids() -> None:
-    """Lets torch.compile tell which argument each input of a graph is, also of tensors that were traced before.
-
-    torch_xla asks for the inputs of a graph and gets each one's data in a new tensor. Under SPMD, where the data was
-    traced before, what it gets with it is the number of the new tensor of that time, which is no argument's: it takes
-    the input for a constant and goes on with this tensor's data in later calls. So numbers are traced back here.
-    """
-    from torch_xla import _XLAC
-
-    inputs_of = _XLAC._get_tensors_xla_device_data_node
-    first: dict[int, int] = {}
-
-    def inputs_with_first_ids(tensors: list[torch.Tensor]) -> tuple[list[int], list[torch.Tensor]]:
-        ids, inputs = inputs_of(tensors)
-        ids = [first.get(number, number) for number in ids]
-        first.update(zip(map(_XLAC._xla_get_tensor_id, inputs), ids, strict=True))
-        return ids, inputs
-
-    _XLAC._get_tensors_xla_device_data_node = inputs_with_first_ids
 
 
 @cache

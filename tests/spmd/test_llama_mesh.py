@@ -16,6 +16,7 @@ from examples.llama.config import CONFIGS
 from examples.llama.engine import Engine
 from examples.llama.scheduler import Request
 from examples.llama.weights import load, random_weights
+from pyxla.dump import executions
 
 TINY = CONFIGS["tiny"]
 DEVICE = torch_xla.device()
@@ -73,15 +74,17 @@ def test_a_step_exchanges_sums_alone(mode):
         assert all("[3," in line for line in re.findall(r"= (\S+) all-gather", module.after))
 
 
-def test_a_compiled_step_is_traced_once(monkeypatch):
-    """Lengths and tokens are new tensors in every step, and none of them says that it is sharded otherwise."""
+def test_a_compiled_step_is_one_graph_that_is_traced_once(monkeypatch):
+    """Lengths and tokens are new tensors in every step, and the caches are what the step before made of them."""
     torch._dynamo.reset()
     engine = engine_of("compile", MESH)
     list(engine.warm_up(sampling=False))
     traced, trace = [], dynamo_bridge.extract_graph_helper
     monkeypatch.setattr(dynamo_bridge, "extract_graph_helper", lambda *given: traced.append(1) or trace(*given))
+    before = executions()
     engine.generate([Request([7], 20), Request([1, 2, 3], 12)])
-    assert engine.counts.steps > 18 and not traced
+    assert engine.counts.steps > 18 and executions() - before == engine.counts.steps
+    assert not traced and engine.counts.compilations == 0
 
 
 def test_heads_that_the_devices_do_not_divide():

@@ -270,30 +270,6 @@ def test_has_no_gradient():
         y.sum().backward()
 
 
-class Normalised(torch.nn.Module):
-    """rms_norm with a weight of its own, compiled: Dynamo has one graph for all of them."""
-
-    def __init__(self, weight):
-        super().__init__()
-        self.register_buffer("weight", weight.to(DEVICE))
-        norm = pyxla.shard(pyxla.find_op("rms_norm"), "rows", LINE)
-        self.compiled = torch.compile(lambda x: norm(x, self.weight), backend="openxla", fullgraph=True)
-
-
-def test_modules_of_one_graph_keep_their_own_weights():
-    """Traced a second time, a weight passed for a constant under SPMD: all modules computed with the first one's."""
-    torch._dynamo.reset()
-    weights = [torch.full((8,), 1.0), torch.full((8,), 5.0)]
-    modules = [Normalised(weight) for weight in weights]
-    for _ in range(3):
-        x = torch.randn(4, 8)
-        on_xla = x.to(DEVICE)
-        torch_xla.sync()
-        for module, weight in zip(modules, weights, strict=True):
-            want = pyxla.find_op("rms_norm").reference(x.double(), weight.double())
-            compare("rms_norm", module.compiled(on_xla).cpu(), want)
-
-
 def test_inspect_shows_what_was_compiled_before():
     """torch_xla counts runs under another name on a mesh: pyxla.inspect took it that there were none."""
     norm = pyxla.shard(pyxla.find_op("rms_norm"), "rows", LINE)

@@ -1,0 +1,112 @@
+"""What pyxla.shard mends of torch_xla's compiled functions: which input is which, and what they update in place."""
+
+import numpy as np
+import pytest
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.spmd as xs
+
+import pyxla
+from pyxla.compare import compare
+from pyxla.compiled_on_mesh import mend_compiled_functions
+from pyxla.dump import executions
+
+MESH = xs.Mesh(np.arange(4), (4,), ("data",))
+DEVICE = torch_xla.device()
+
+
+@pytest.fixture(autouse=True)
+def _mended():
+    torch._dynamo.reset()
+    mend_compiled_functions()
+
+
+def split(value, axes=("data", None)):
+    """The value on the devices, computed there."""
+    tensor = value.to(DEVICE)
+    xs.mark_sharding(tensor, MESH, axes)
+    torch_xla.sync()
+    return tensor
+
+
+class Normalised(torch.nn.Module):
+    """rms_norm with a weight of its own, compiled: Dynamo has one graph for all of them."""
+
+    def __init__(self, weight):
+        super().__init__()
+        self.register_buffer("weight", weight.to(DEVICE))
+        norm = pyxla.shard(pyxla.find_op("rms_norm"), "rows", MESH)
+        self.compiled = torch.compile(lambda x: norm(x, self.weight), backend="openxla", fullgraph=True)
+
+
+def test_modules_of_one_graph_keep_their_own_weights():
+    """Traced a second time, a weight passed for a constant under SPMD: all modules computed with the first one's."""
+    weights = [torch.full((8,), 1.0), torch.full((8,), 5.0)]
+    modules = [Normalised(weight) for weight in weights]
+    for _ in range(3):
+        x = torch.randn(4, 8)
+        on_xla = x.to(DEVICE)
+        torch_xla.sync()
+        for module, weight in zip(modules, weights, strict=True):
+            want = pyxla.find_op("rms_norm").reference(x.double(), weight.double())
+            compare("rms_norm", module.compiled(on_xla).cpu(), want)
+
+
+def finished_executions():
+    """A run is counted when its thread has ended."""
+    xm.wait_device_ops()
+    return executions()
+
+
+@torch.no_grad()
+def test_an_updated_argument_runs_no_graph_of_its_own():
+    """Each call finds what the one before has made of it; a second function finds it, too."""
+    value, added = torch.randn(8, 16), torch.randn(8, 16)
+    total, step = split(value), split(added)
+    add = torch.compile(lambda total, step: total.add_(step).sum(), backend="openxla", fullgraph=True)
+    twice = torch.compile(lambda total: total.mul_(2).sum(), backend="openxla", fullgraph=True)
+    for function, arguments in ((add, (total, step)), (twice, (total,))):
+        function(*arguments)
+    before = finished_executions()
+    for _ in range(3):
+        add(total, step)
+    twice(total)
+    assert finished_executions() - before == 4
+    compare("total", total.cpu(), ((value.double() + added) * 2 + 3 * added.double()) * 2, roundings=16)
+
+
+@torch.no_grad()
+def test_a_copied_value_is_nobody_elses():
+    """Neither of the two sees what is done to the other one afterwards, and the sharding stays."""
+    target, source = split(torch.zeros(8, 16)), split(torch.ones(8, 16))
+    sharding = torch_xla._XLAC._get_xla_sharding_spec(target)
+    target.copy_(source)
+    assert torch_xla._XLAC._get_xla_sharding_spec(target) == sharding
+    source.add_(1)
+    assert target.cpu().eq(1).all() and source.cpu().eq(2).all()
+    target.copy_(source)
+    target.mul_(5)
+    torch_xla.sync()
+    assert target.cpu().eq(10).all() and source.cpu().eq(2).all()
+    assert torch_xla._XLAC._get_xla_sharding_spec(target) == sharding
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        (lambda: split(torch.full((8, 16), 3.0), (None, "data")), "sharded otherwise"),
+        (lambda: torch.full((8, 16), 3.0, device=DEVICE), "not sharded, and not computed"),
+        (lambda: split(torch.full((8, 16), 3)), "of another dtype"),
+        (lambda: split(torch.full((8, 1), 3.0)), "of a shape that is broadcast"),
+        (lambda: torch.full((8, 16), 3.0), "of the host"),
+    ],
+    ids=lambda given: given.replace(" ", "-") if isinstance(given, str) else "",
+)
+def test_other_values_are_copied_by_torch_xla(source, why):
+    """The target keeps its dtype and shape."""
+    target = split(torch.zeros(8, 16))
+    target.copy_(source())
+    torch_xla.sync()
+    assert target.dtype == torch.float32 and target.cpu().eq(torch.full((8, 16), 3.0)).all()
