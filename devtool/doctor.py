@@ -13,8 +13,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,8 +23,8 @@ import click
 
 from devtool import project
 from devtool.building import compiler
+from devtool.doctor_processes import Processes
 from devtool.doctor_python import Problem, dotted, install_command, python, read_locks, version_of, wheel_set, wheels
-from devtool.run import run_captured
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
 NO_GPU = "no GPU here, PJRT_DEVICE=CPU works"
@@ -59,10 +57,9 @@ class Doctor:
     """
 
     def __init__(self, timeout: float = 120):
-        self.timeout = timeout
+        self._processes = Processes(timeout)
         self.lines: dict[str, Line] = {}
         self._has_gpu = any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
-        self._preload = False
         self._called: dict[str, Any] | None = None
         self._plugin: dict[str, Any] = {}
         self._gpus: list[tuple[str, tuple[int, int]]] = []
@@ -138,7 +135,7 @@ class Doctor:
         entries: list[dict[str, Any]] = []
 
         def take_inventory() -> str:
-            entries.extend(self._ask("ops", json.dumps(wanted), hint="devtool list"))
+            entries.extend(self._processes.ask("ops", json.dumps(wanted), hint="devtool list"))
             return f"{len(entries)} folders in kernels/"
 
         self.check("ops", take_inventory, "torch")
@@ -146,16 +143,16 @@ class Doctor:
             self.check(f"op {entry['op']}", lambda entry=entry: _op(entry))
 
     def _torch(self) -> str:
-        return self._ask("torch", hint=_ANEW)
+        return self._processes.ask("torch", hint=_ANEW)
 
     def _torch_xla(self) -> str:
         if not os.environ.get("LD_PRELOAD"):
             # Importing it takes seconds. Where the call works, which comes last, one process does for both.
             with contextlib.suppress(Problem):
-                self._called = self._ask("call", hint="")
+                self._called = self._processes.ask("call", hint="")
                 return self._called["torch_xla"]
         try:
-            return self._ask("torch_xla", hint=_ANEW)
+            return self._processes.ask("torch_xla", hint=_ANEW)
         except Problem as problem:
             found, hint = problem.args
             if "undefined symbol" in found:
@@ -171,8 +168,8 @@ class Doctor:
             raise Problem(f"expected a C++20 compiler, got no {got}", "apt-get install g++, or name one in CXX")
         command = [path, *shlex.split(os.environ.get("CXX", ""))[1:]]
         hint = "apt-get install g++ (11 or newer), or name one in CXX"
-        self._run([*command, "-std=c++20", "-fsyntax-only", "-x", "c++", "-"], hint, "#include <span>\n")
-        return self._run([*command, "--version"], hint).partition("\n")[0]
+        self._processes.run([*command, "-std=c++20", "-fsyntax-only", "-x", "c++", "-"], hint, "#include <span>\n")
+        return self._processes.run([*command, "--version"], hint).partition("\n")[0]
 
     def _nvcc(self) -> str:
         named = os.environ.get("CUDACXX")
@@ -188,18 +185,18 @@ class Doctor:
         if path is None:
             return "none: host code only"
         hint = "unset CUDACXX" if named else _CUDA_WHEELS
-        version = re.search(r"release ([\d.]+)", self._run([path, "--version"], hint))
+        version = re.search(r"release ([\d.]+)", self._processes.run([path, "--version"], hint))
         return f"{version[1] if version else 'unknown version'} ({path})"
 
     def _ld_preload(self) -> str:
         entries = re.split(r"[: ]+", os.environ.get("LD_PRELOAD", "").strip(" :"))
         if not any(entries):
             return "empty"
-        self._preload = True
+        self._processes.preload = True
         try:
-            names = self._ask("preload", hint="unset LD_PRELOAD")
+            names = self._processes.ask("preload", hint="unset LD_PRELOAD")
         except Problem:
-            self._preload = False
+            self._processes.preload = False
             raise
         return f"{len(entries)} libraries; ops: {', '.join(names) or 'none'}"
 
@@ -209,23 +206,23 @@ class Doctor:
     def _find_plugin(self) -> str:
         hint = "unset PYXLA_PJRT_PLUGIN" if os.environ.get("PYXLA_PJRT_PLUGIN") else _CUDA_WHEELS
         try:
-            self._plugin = self._ask("api_version", hint=hint)
+            self._plugin = self._processes.ask("api_version", hint=hint)
         except Problem:
-            self._plugin = self._ask("plugin", hint=hint)  # its libraries are looked at all the same
+            self._plugin = self._processes.ask("plugin", hint=hint)  # its libraries are looked at all the same
             raise
         return f"{self._plugin['origin']}, PJRT API {dotted(self._plugin['api_version'])}"
 
     def _proxy(self) -> str:
-        return self._ask("proxy", hint="devtool build")
+        return self._processes.ask("proxy", hint="devtool build")
 
     def _cuda_libraries(self) -> str:
         if not self._plugin:
             raise Skip("needs CUDA plugin")
-        found = self._ask("cuda_libraries", hint=_CUDA_WHEELS)
+        found = self._processes.ask("cuda_libraries", hint=_CUDA_WHEELS)
         return f"{len(found)} for CUDA {self._plugin['cuda']}, {sum('/' in name for name in found)} from wheels"
 
     def _driver(self) -> str:
-        found = self._ask("driver", hint="nvidia-smi says more")
+        found = self._processes.ask("driver", hint="nvidia-smi says more")
         self._gpus = [(name, tuple(capability)) for name, capability in found["gpus"]]
         if found["problem"]:
             raise Problem(*found["problem"])
@@ -233,46 +230,12 @@ class Doctor:
 
     def _call(self, device: str) -> str:
         found = self._called if device == "CPU" else None
-        found = found or self._ask("call", device=device, hint="devtool test simple_add")
+        found = found or self._processes.ask("call", device=device, hint="devtool test simple_add")
         if not found["custom_call"]:
             raise Problem("expected a custom-call xla_gpu_simple_add in the HLO, got none", "devtool hlo simple_add")
         if found["wrong"]:
             raise Problem(f"expected 1000 right numbers, got {found['wrong']} wrong", "devtool test simple_add")
         return "simple_add: a custom call in the HLO, its numbers are right"
-
-    def _ask(self, probe: str, *arguments: str, hint: str, device: str = "CPU") -> Any:
-        """What a probe found; raises Problem if it raised, crashed or hung. `hint` is for where it has none."""
-        command = [sys.executable, "-P", "-m", "devtool.doctor_probes", probe, *arguments]
-        environment = self._environment() | {"PJRT_DEVICE": device}
-        # Last: where devtool is not installed, it is found all the same; else nothing changes.
-        paths = [os.environ.get("PYTHONPATH"), str(Path(__file__).resolve().parent.parent)]
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        try:
-            done = run_captured(command, self.timeout, environment)
-        except subprocess.TimeoutExpired:
-            raise Problem(f"expected an answer within {self.timeout:g} s, got none", hint) from None
-        if refused := re.findall(r"ld\.so: object '(.*)' from LD_PRELOAD cannot be preloaded \((.*?)\)", done.stderr):
-            got = "; ".join(f"{name}: {reason}" for name, reason in refused)
-            raise Problem(f"expected libraries that can be loaded, got {got}", "take it out of LD_PRELOAD")
-        if done.returncode:
-            raise Problem(f"expected an answer, got {_end(done)}", hint)
-        answer = json.loads(done.stdout)
-        if "problem" in answer:
-            raise Problem(answer["problem"], answer["hint"] or hint)
-        return answer["found"]
-
-    def _run(self, command: Sequence[str], hint: str, text: str = "") -> str:
-        """What a tool prints; raises Problem if it fails."""
-        try:
-            done = run_captured(command, self.timeout, self._environment(), text)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise Problem(f"expected {command[0]} to run, got {error}", hint) from None
-        if done.returncode:
-            raise Problem(f"expected {' '.join(command)} to work, got {_end(done)}", hint)
-        return done.stdout
-
-    def _environment(self) -> dict[str, str]:
-        return {name: value for name, value in os.environ.items() if self._preload or name != "LD_PRELOAD"}
 
 
 def _op(entry: dict[str, Any]) -> str:
@@ -285,13 +248,6 @@ def _op(entry: dict[str, Any]) -> str:
         message, hint = entry["misfit"]
         raise Problem(message, hint if entry["architectures"] else f"devtool build {op} --cuda on")
     return f"{state} for {' and '.join(entry['platforms'])} {', '.join(entry['architectures'])}".strip()
-
-
-def _end(done: subprocess.CompletedProcess) -> str:
-    """How a program ended, and the last that it said."""
-    status = done.returncode
-    end = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-    return ": ".join([end, *done.stderr.strip().splitlines()[-1:]])
 
 
 def print_lines(lines: Sequence[Line]) -> None:

@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -13,8 +11,7 @@ import torch_xla.debug.metrics as metrics
 import torch_xla.runtime
 
 import pyxla
-from pyxla import dump, inspection, testing
-from tests.conftest import ROOT
+from pyxla import dump, testing
 from tests.probe import probe_ops
 
 pytestmark = pytest.mark.usefixtures("probe_library")
@@ -309,80 +306,3 @@ def test_stablehlo():
     (module,) = pyxla.inspect(lambda: torch.erf(add(x, x)).sum()).modules
     text = module.stablehlo()
     assert "stablehlo.custom_call @xla_gpu_probe_optionals" in text and "loc(" not in text
-
-
-SCRIPT = """
-import os, sys, pathlib, tempfile
-import torch, torch_xla
-import torch_xla.debug.metrics as metrics
-import pyxla
-from pyxla import dump
-
-def compiled():
-    return (metrics.metric_data("CompileTime") or [0])[0]
-
-def dumps():
-    return len(list(pathlib.Path(tempfile.gettempdir()).glob("pyxla-hlo-*")))
-
-x = torch.arange(6.0).to(torch_xla.device())
-flags = os.environ.get("XLA_FLAGS")
-step = lambda x: x.sin() * x
-step(x).cpu()
-before = compiled()
-seen = pyxla.inspect(lambda x: x.cos() * x, x)
-print(len(seen.modules), compiled() - before, "cosine" in seen.modules[0].before, seen.modules[0].memory.arguments)
-with dump.dumping() as outer, dump.dumping() as inner:
-    print(outer == inner, outer)
-(x.tan() * x).cpu()
-print(dumps(), os.environ.get("XLA_FLAGS") == flags, "XLA_AUTO_SPMD_MESH" in os.environ)
-"""
-
-
-def test_process_that_has_set_no_flags(tmp_path):
-    """XLA has read its flags long before; they are switched for the block alone, and no file is left."""
-    environment = {n: v for n, v in os.environ.items() if n != "XLA_FLAGS"} | {"TMPDIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    first, second, third = done.stdout.splitlines()
-    assert (first, third) == ("1 1 True 24", "0 True False")
-    assert second.startswith(f"True {tmp_path}/pyxla-hlo-")
-
-
-def test_flags_that_name_a_folder_are_left_alone(tmp_path):
-    """Its second process writes modules of the first one's names: these passed for old, and were not seen."""
-    flags = f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
-    environment = os.environ | {"XLA_FLAGS": flags, "TMPDIR": str(tmp_path)}
-    for _ in range(2):
-        done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.splitlines() == ["1 1 True 24", f"True {tmp_path}", "0 True False"]
-    assert len(list(tmp_path.glob("*before_optimizations.txt"))) >= 3
-
-
-def test_files_beside_a_module_that_are_older_than_it(tmp_path):
-    """XLA has not come to its end with this one: what lies there under its name is another process's."""
-    before, after = (tmp_path / f"module_0000.f.{part}_optimizations.txt" for part in ("before", "after"))
-    for path in (before, after):
-        path.write_text("HloModule f\n\nENTRY e {\n  ROOT p = f32[2]{0} parameter(0)\n}\n")
-    assert len(inspection.read_files([before, after])) == 1
-    os.utime(after, (1000, 1000))
-    assert inspection.read_files([before, after]) == []
-
-
-def test_another_torch_xla_says_so(monkeypatch):
-    """The function that switches XLA is exported by 2.8.1; a later one hides it."""
-    monkeypatch.setattr(dump, "_PARSE", "no_such_function")
-    with pytest.raises(
-        pyxla.PyxlaError, match=r"hlo: torch_xla: expected 2\.8\.1, whose XLA can be told to dump at any"
-    ):
-        dump._parse_flags("--xla_dump_to=")
-
-
-def test_option_of_one_compilation_is_the_one_that_xla_reads():
-    """Against jaxlib's own writer of the message: what stands behind the options without overrides."""
-    from jaxlib._jax import CompileOptions
-
-    plain, ours = CompileOptions(), CompileOptions()
-    flags = {"xla_dump_hlo_as_text": True, "xla_dump_to": "/a/folder" * 20, "xla_gpu_autotune_level": 0}
-    ours.env_option_overrides = list(flags.items())
-    assert dump.overrides(**flags) == ours.SerializeAsString().removeprefix(plain.SerializeAsString())

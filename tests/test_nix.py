@@ -6,66 +6,16 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from devtool import nix
 from devtool.errors import DevtoolError
 from tests.conftest import ROOT
+from tests.flake import SYSTEMS, Flake
 
-SYSTEMS = ("x86_64-linux", "aarch64-linux")
 OPS = sorted(path.parent.name for path in (ROOT / "kernels").glob("*/*_ffi.cc"))
 needs_nix = pytest.mark.skipif(shutil.which("nix") is None, reason="needs nix: apt-get install nix-bin")
-
-
-class Flake:
-    """A copy of the checkout's flake, known to git."""
-
-    def __init__(self, root: Path):
-        self.root = root
-        for name in ("flake.nix", "flake.lock", "pyproject.toml", "LICENSE", "nix", "kernels", "pyxla", "templates"):
-            source = ROOT / name
-            if source.is_dir():
-                shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy(source, root / name)
-        nix._write_host_tools(root / "nix/host/toolchain.json")
-        self.git("init", "--quiet")
-        self.add()
-
-    def git(self, *arguments: str) -> None:
-        subprocess.run(["git", "-C", self.root, *arguments], check=True)
-
-    def add(self) -> None:
-        self.git("add", "--all")
-
-    def write(self, name: str, text: str) -> None:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        self.add()
-
-    def nix(self, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
-        place = 2 if arguments[0] == "flake" else 1
-        stand_in = ["--override-input", "nixpkgs", f"path:{self.root}/nix/host", "--no-write-lock-file"]
-        command = ["nix", *arguments[:place], *stand_in, *arguments[place:]]
-        return subprocess.run(
-            command, cwd=cwd or self.root, env=nix._environment(True), capture_output=True, text=True, check=False
-        )
-
-    def value(self, attribute: str, apply: str | None = None):
-        result = self.nix("eval", "--json", f".#{attribute}", *(("--apply", apply) if apply else ()))
-        assert result.returncode == 0, result.stderr
-        return json.loads(result.stdout)
-
-    def derivations(self, system: str = SYSTEMS[0]) -> dict[str, str]:
-        return self.value(f"packages.{system}", "builtins.mapAttrs (_: package: package.drvPath)")
-
-    def error(self, attribute: str = f"packages.{SYSTEMS[0]}.default.drvPath") -> str:
-        result = self.nix("eval", "--raw", f".#{attribute}")
-        assert result.returncode == 1
-        return result.stderr
 
 
 @pytest.fixture(scope="module")
@@ -312,25 +262,6 @@ def test_template_evaluates_against_this_flake(flake, tmp_path):
     assert set(names) == {"scaled", "default"} and names["scaled"].startswith("pyxla-scaled-")
 
 
-# devtool nix
-
-
-def test_no_nix(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(
-        DevtoolError, match="nix: command: expected nix on PATH, got none\n\nhint: apt-get install nix-bin"
-    ):
-        nix.run_nix(["build"], "host")
-
-
-def test_old_nix(monkeypatch, tmp_path):
-    (tmp_path / "nix").write_text("#!/bin/sh\necho 'nix (Nix) 2.3.16'\n")
-    (tmp_path / "nix").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with pytest.raises(DevtoolError, match=r"nix: version: expected 2\.8 or newer, got nix \(Nix\) 2\.3\.16"):
-        nix.run_nix(["build"], "host")
-
-
 @needs_nix
 def test_op_folder_that_git_does_not_know(copy, monkeypatch):
     monkeypatch.setattr(nix.project, "root", lambda: copy.root)
@@ -341,29 +272,3 @@ def test_op_folder_that_git_does_not_know(copy, monkeypatch):
         nix.run_nix(["build"], "host")
     copy.git("add", "-N", "kernels/shy")
     assert "shy" in copy.derivations()
-
-
-@pytest.mark.parametrize(
-    ("words", "host", "want"),
-    [
-        (["build", ".#rms_norm"], True, ["build", "--override-input", "nixpkgs", "path:ROOT/nix/host",
-                                         "--no-write-lock-file", ".#rms_norm"]),
-        (["build", ".#rms_norm"], False, ["build", ".#rms_norm"]),
-        (["check", "-L"], True, ["flake", "check", "--override-input", "nixpkgs", "path:ROOT/nix/host",
-                                 "--no-write-lock-file", "-L"]),
-        (["check"], False, ["flake", "check"]),
-        (["flake", "show"], True, ["flake", "show", "--override-input", "nixpkgs", "path:ROOT/nix/host",
-                                   "--no-write-lock-file"]),
-        (["store", "gc"], True, ["store", "gc"]),
-    ],
-)  # fmt: skip
-def test_stand_in_takes_the_place_of_nixpkgs(words, host, want):
-    assert nix.with_nixpkgs(words, host) == [word.replace("ROOT", str(ROOT)) for word in want]
-
-
-@needs_nix
-def test_devtool_nix_says_which_nixpkgs_it_takes():
-    command = [sys.executable, "-P", "-m", "devtool", "nix", "--nixpkgs", "host", "eval", "--raw", ".#rms_norm.name"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert result.stdout.startswith("pyxla-rms_norm-"), result.stderr
-    assert "nix: nixpkgs: nix/host, the stand-in for it\n" in result.stderr
