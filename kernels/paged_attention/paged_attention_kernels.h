@@ -15,8 +15,21 @@ cudaError_t LaunchRows(cudaStream_t stream, const Params& params);
 bool DecodeCovers(const Params& params);
 cudaError_t LaunchDecode(cudaStream_t stream, const Params& params, bool all_rows);
 
+// The same for one dtype of the cache: paged_attention_decode_bf16.cu, _f16.cu and _f8.cu, which compile side by side.
+namespace decode {
+cudaError_t LaunchBFloat16(cudaStream_t stream, const Params& params, bool all_rows);
+cudaError_t LaunchFloat16(cudaStream_t stream, const Params& params, bool all_rows);
+cudaError_t LaunchFloat8(cudaStream_t stream, const Params& params, bool all_rows);
+}  // namespace decode
+
 // paged_attention_prefill.cu: tensor cores, for sequences of many new tokens.
 bool PrefillCovers(const Params& params);
 cudaError_t LaunchPrefill(cudaStream_t stream, const Params& params);
+
+// The same for one dtype: paged_attention_prefill_bf16.cu and _f16.cu.
+namespace prefill {
+cudaError_t LaunchBFloat16(cudaStream_t stream, const Params& params);
+cudaError_t LaunchFloat16(cudaStream_t stream, const Params& params);
+}  // namespace prefill
 
 }  // namespace paged_attention

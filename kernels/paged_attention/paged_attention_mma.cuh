@@ -97,10 +97,24 @@ __device__ inline int LoadAcquire(const int* pointer) {
   return value;
 }
 
-// The two e4m3 numbers in the lower half of `pair` as two of float16, which holds each exactly.
+// The two e4m3 numbers in the lower half of `pair` as two of float16, which holds each exactly; by hand, where the GPU
+// has no instruction for it. CUDA's own functions then are so long that compiling them takes a minute.
+__host__ __device__ inline uint32_t HalvesOfFloat8ByHand(uint32_t pair) {
+  // The same bits mean 2^-8 as much, because float16's exponents are greater by 8. All ones are NaN.
+  const uint32_t apart = (pair & 0xff) | (pair & 0xff00) << 8;
+  const uint32_t bits = (apart & 0x00800080) << 8 | (apart & 0x007f007f) << 7;
+  const uint32_t is_nan = ((apart & 0x007f007f) + 0x00010001) >> 7 & 0x00010001;
+  const __half2 scaled = __hmul2(reinterpret_cast<const __half2&>(bits), __float2half2_rn(256));
+  return reinterpret_cast<const uint32_t&>(scaled) | is_nan * 0x7e00;
+}
+
 __device__ inline uint32_t HalvesOfFloat8(uint32_t pair) {
+#if __CUDA_ARCH__ >= 890
   const __half2_raw halves = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3);
   return reinterpret_cast<const uint32_t&>(halves);
+#else
+  return HalvesOfFloat8ByHand(pair);
+#endif
 }
 
 }  // namespace paged_attention
