@@ -17,7 +17,7 @@ from devtool.run import run_captured
 
 
 class Processes:
-    """Starts them.
+    """Starts processes.
 
     Args:
         timeout: seconds that each has.
@@ -61,6 +61,7 @@ class Processes:
         return done.stdout
 
     def environment(self) -> dict[str, str]:
+        """What they get of this process's."""
         return {name: value for name, value in os.environ.items() if self.preload or name != "LD_PRELOAD"}
 
 

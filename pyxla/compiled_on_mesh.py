@@ -7,6 +7,9 @@ from functools import cache
 
 import torch
 
+# torch forgets what a library registered when that is collected.
+_LIBRARY = torch.library.Library("aten", "IMPL")
+
 
 @cache
 def mend_compiled_functions() -> None:
@@ -59,7 +62,3 @@ def _copy_values_alone() -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
         _LIBRARY.impl("copy", copy, "XLA")
-
-
-# torch forgets what a library registered when that is collected.
-_LIBRARY = torch.library.Library("aten", "IMPL")

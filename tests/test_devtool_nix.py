@@ -11,8 +11,6 @@ from devtool import nix
 from devtool.errors import DevtoolError
 from tests.conftest import ROOT
 
-SYSTEMS = ("x86_64-linux", "aarch64-linux")
-OPS = sorted(path.parent.name for path in (ROOT / "kernels").glob("*/*_ffi.cc"))
 needs_nix = pytest.mark.skipif(shutil.which("nix") is None, reason="needs nix: apt-get install nix-bin")
 
 

@@ -5,23 +5,12 @@ import subprocess
 import sys
 
 import pytest
-import torch
-import torch_xla
-import torch_xla.runtime
 
 import pyxla
 from pyxla import dump, inspection
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("probe_library")
-DEVICE = torch_xla.device()
-ON_CUDA = torch_xla.runtime.device_type() == "CUDA"
-only_on_the_cpu = pytest.mark.skipif(ON_CUDA, reason="the texts of XLA's CPU compiler")
-
-
-def tensor(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
-
 
 SCRIPT = """
 import os, sys, pathlib, tempfile

@@ -3,16 +3,11 @@
 import pytest
 import torch
 import torch_xla
-import torch_xla.runtime
 
 import pyxla
 from pyxla.errors import ArgumentError, ArtifactError
 
 DEVICE = torch_xla.device()
-ON_CUDA = torch_xla.runtime.device_type() == "CUDA"
-PLATFORM = "CUDA" if ON_CUDA else "Host"
-add = torch.ops.xla_gpu.simple_add
-norm = torch.ops.xla_gpu.rms_norm
 
 
 def refused(tmp_path, message, fn, *args, hint=None, **options):

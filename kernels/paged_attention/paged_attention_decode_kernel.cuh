@@ -20,7 +20,7 @@ __device__ inline void FillRows(const Params& p, bool is_wrong) {
   for (int64_t i = begin * p.heads + thread; i < p.tokens * p.heads; i += threads) p.lse[i] = lse;
 }
 
-// Blocks stay: each takes every gridDim.x-th item.
+// Blocks stay, and take items as Turns says.
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     DecodeKernel(const __grid_constant__ Params p, const __grid_constant__ Plan plan) {
