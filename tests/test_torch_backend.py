@@ -1,0 +1,60 @@
+"""What `import torch` prepares for torch_xla: pyxla/torch_backend."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import gc, json, os, pathlib
+before = gc.get_threshold(), os.environ.get("TORCH_WARM_POOL")
+{imports}
+import torch._inductor.async_compile
+print(json.dumps({{
+    "children": [file.read_text().split() for file in pathlib.Path("/proc/self/task").glob("*/children")],
+    "pools": len(torch._inductor.async_compile._pool_set),
+    "threads": torch._inductor.async_compile.get_compile_threads(),
+    "as before": (gc.get_threshold(), os.environ.get("TORCH_WARM_POOL")) == before,
+}}))
+"""
+
+
+def seen(imports: str, **environment: str) -> dict:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(imports=imports)],
+        # More than one, on a machine of one core too.
+        env={**os.environ, "PJRT_DEVICE": "CPU", "TORCHINDUCTOR_COMPILE_THREADS": "2", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    return result | {"children": [child for children in result["children"] for child in children]}
+
+
+@pytest.mark.parametrize(
+    "imports", ["import torch, torch_xla", "import torch_xla", "import numpy, torch; import torch_xla"]
+)
+def test_torch_xla_starts_no_compile_workers(imports):
+    assert seen(imports) == {"children": [], "pools": 0, "threads": 2, "as before": True}
+
+
+def test_what_torch_xla_starts_without_it():
+    """If this one fails, torch_xla has learnt it, and the preparation can go."""
+    assert seen("import torch, torch_xla", TORCH_DEVICE_BACKEND_AUTOLOAD="0")["pools"] == 1
+
+
+def test_torch_alone_is_left_as_it_is():
+    script = (
+        "import gc, os; before = gc.get_threshold(); import torch;"
+        "print(gc.get_threshold() == before, 'TORCH_WARM_POOL' in os.environ)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "True False\n"
+
+
+def test_a_choice_of_the_user_stays():
+    assert seen("import torch, torch_xla", TORCH_WARM_POOL="1")["pools"] == 1
