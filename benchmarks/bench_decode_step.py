@@ -29,9 +29,7 @@ def main(device: str, config: str, seqs: int, contexts: str) -> None:
     batches = {text: _lengths(text, seqs) for text in contexts.split(",")}
     engine = _engine(config, device, seqs, max(map(max, batches.values())) + STEPS + 16)
     for text, lengths in batches.items():
-        seconds, host = _step(engine, lengths)
-        per_token = sum(layer.nbytes for layer in engine.cache.layers) // engine._slots
-        read = engine._weight_bytes + (sum(lengths) + seqs * STEPS // 2) * per_token
+        seconds, host, read = _step(engine, lengths)
         click.echo(
             f"context {text}: {1e3 * seconds:.2f} ms a step, {read / 1e9:.2f} GB, {read / seconds / 1e9:.0f} GB/s; "
             f"host {1e3 * host:.2f} ms"
@@ -60,15 +58,15 @@ def _engine(config: str, device: str, seqs: int, longest: int):
     )
 
 
-def _step(engine, lengths: list[int]) -> tuple[float, float]:
-    """Median seconds of a step, and of the host's work for it, one step ahead as Engine.run is."""
+def _step(engine, lengths: list[int]) -> tuple[float, float, float]:
+    """Median seconds of a step, and of the host's work for it, one step ahead as Engine.run is; the bytes it reads."""
     from examples.llama.scheduler import Chunk, Request, Running
 
     # What the cache holds does not matter: no token of these contexts is computed.
     sequences = [engine.cache.open() for _ in lengths]
     engine.cache.extend([*zip(sequences, lengths, strict=True)], tokens=sum(lengths), seqs=engine.max_seqs,
                         max_blocks=engine.max_blocks)  # fmt: skip
-    last, seconds, host = None, [], []
+    last, seconds, host, read = None, [], [], []
     before = time.perf_counter()
     for _ in range(STEPS):
         chunks = [
@@ -76,18 +74,19 @@ def _step(engine, lengths: list[int]) -> tuple[float, float]:
             for row, sequence in enumerate(sequences)
         ]
         began = time.perf_counter()
-        tokens = engine._launch(chunks, engine.buckets[-1], sampling=False)
+        tokens = engine.launch(chunks, engine.buckets[-1], sampling=False)
         host.append(time.perf_counter() - began)
         if last is not None:
             last.cpu()
         last, now = tokens, time.perf_counter()
         seconds.append(now - before)
+        read.append(engine.bytes_read(chunks))
         before = now
     last.cpu()
     for sequence in sequences:
         engine.cache.close(sequence)
     # The first ones compile.
-    return statistics.median(seconds[5:]), statistics.median(host[5:])
+    return statistics.median(seconds[5:]), statistics.median(host[5:]), statistics.median(read[5:])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What `import torch` prepares for torch_xla: pyxla/torch_backend."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -19,6 +20,10 @@ print(json.dumps({{
     "as before": (gc.get_threshold(), os.environ.get("TORCH_WARM_POOL")) == before,
 }}))
 """
+
+with_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="needs triton: without it inductor starts no workers"
+)
 
 
 def seen(imports: str, **environment: str) -> dict:
@@ -42,6 +47,7 @@ def test_torch_xla_starts_no_compile_workers(imports):
     assert seen(imports) == {"children": [], "pools": 0, "threads": 2, "as before": True}
 
 
+@with_triton
 def test_what_torch_xla_starts_without_it():
     """If this one fails, torch_xla has learnt it, and the preparation can go."""
     assert seen("import torch, torch_xla", TORCH_DEVICE_BACKEND_AUTOLOAD="0")["pools"] == 1
@@ -56,5 +62,6 @@ def test_torch_alone_is_left_as_it_is():
     assert done.stdout == "True False\n"
 
 
+@with_triton
 def test_a_choice_of_the_user_stays():
     assert seen("import torch, torch_xla", TORCH_WARM_POOL="1")["pools"] == 1

@@ -144,7 +144,7 @@ class Engine:
             The bucket that was compiled.
         """
         for bucket in self.buckets:
-            tokens = self._launch([], bucket, sampling=sampling and bucket == self.buckets[0])
+            tokens = self.launch([], bucket, sampling=sampling and bucket == self.buckets[0])
             tokens.cpu()
             yield bucket
         self.counts = Counts()
@@ -184,7 +184,7 @@ class Engine:
             if decoded and behind_decode:
                 counts.decode_steps += 1
                 counts.decode_seconds += seconds
-                counts.decode_bytes += self._bytes_read(last)
+                counts.decode_bytes += self.bytes_read(last.chunks)
             yield advanced
 
     def _start(self, chunks: list[Chunk]) -> Flight:
@@ -194,10 +194,13 @@ class Engine:
         self.counts.steps += 1
         self.counts.rows += bucket
         self.counts.prompt_tokens += sum(len(c.tokens) for c in chunks if c.position < len(c.running.request.prompt))
-        return Flight(chunks, self._launch(chunks, bucket, sampling=sampling))
+        return Flight(chunks, self.launch(chunks, bucket, sampling=sampling))
 
-    def _launch(self, chunks: list[Chunk], bucket: int, *, sampling: bool) -> torch.Tensor:
-        """Hands a step to the device; its tokens stay there."""
+    def launch(self, chunks: list[Chunk], bucket: int, *, sampling: bool) -> torch.Tensor:
+        """Hands a step of `bucket` rows, padding included, to the device: each chunk's next token, [max_seqs], int32.
+
+        With `sampling` a chunk draws its token as its request says; otherwise all are the likeliest.
+        """
         metadata = self.cache.extend(
             [(chunk.running.sequence, len(chunk.tokens)) for chunk in chunks],
             tokens=bucket,
@@ -242,8 +245,9 @@ class Engine:
         tensor = torch.tensor(values + [0] * (size - len(values)), dtype=dtype).to(self.device)
         return split(tensor, self.model.mesh, None)
 
-    def _bytes_read(self, flight: Flight) -> int:
-        tokens = sum(chunk.position + 1 for chunk in flight.chunks)
+    def bytes_read(self, chunks: list[Chunk]) -> int:
+        """Of weights, keys and values, by a step that only decodes."""
+        tokens = sum(chunk.position + 1 for chunk in chunks)
         return self._weight_bytes + tokens * sum(layer.nbytes for layer in self.cache.layers) // self._slots
 
     def _read(self, flight: Flight) -> list[Request]:

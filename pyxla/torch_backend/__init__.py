@@ -5,8 +5,8 @@ library beside this file has the old form and calls the new one. Where torch see
 
 What makes `import torch_xla` slow without being of use to it:
 
-- For one class it imports torch's inductor, which starts a process with workers at once, and waits for it at the
-  program's end. TORCH_WARM_POOL=0 has inductor start them when there is something to compile.
+- For one class it imports torch's inductor. Where triton is installed, that starts a process with workers at once, and
+  waits for it at the program's end. TORCH_WARM_POOL=0 has inductor start them when there is something to compile.
 - Python looks through all objects for garbage again and again, while an import makes 400,000 that stay.
 
 A package of its own, pyxla_torch_backend, because importing pyxla here would define every op in every program that
