@@ -41,7 +41,12 @@ def seen(imports: str, **environment: str) -> dict:
 
 
 @pytest.mark.parametrize(
-    "imports", ["import torch, torch_xla", "import torch_xla", "import numpy, torch; import torch_xla"]
+    "imports",
+    [
+        "import torch, torch_xla",
+        "import torch_xla",
+        "import torch, importlib.util; importlib.util.find_spec('torch_xla'); import torch_xla",
+    ],
 )
 def test_torch_xla_starts_no_compile_workers(imports):
     assert seen(imports) == {"children": [], "pools": 0, "threads": 2, "as before": True}
@@ -53,9 +58,11 @@ def test_what_torch_xla_starts_without_it():
     assert seen("import torch, torch_xla", TORCH_DEVICE_BACKEND_AUTOLOAD="0")["pools"] == 1
 
 
-def test_torch_alone_is_left_as_it_is():
+@pytest.mark.parametrize("asks", ["", "import importlib.util; assert importlib.util.find_spec('torch_xla');"])
+def test_torch_alone_is_left_as_it_is(asks):
+    """Also where a library asks whether torch_xla is installed."""
     script = (
-        "import gc, os; before = gc.get_threshold(); import torch;"
+        f"import gc, os; before = gc.get_threshold(); import torch; {asks}"
         "print(gc.get_threshold() == before, 'TORCH_WARM_POOL' in os.environ)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -65,3 +72,23 @@ def test_torch_alone_is_left_as_it_is():
 @with_triton
 def test_a_choice_of_the_user_stays():
     assert seen("import torch, torch_xla", TORCH_WARM_POOL="1")["pools"] == 1
+
+
+def test_an_import_that_fails(tmp_path):
+    (tmp_path / "torch_xla.py").write_text("raise ImportError('not here')")
+    script = (
+        "import gc, os; before = gc.get_threshold(); import torch\n"
+        "try: import torch_xla\n"
+        "except ImportError as error: print(error, gc.get_threshold() == before, 'TORCH_WARM_POOL' in os.environ)"
+    )
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "not here True False\n"
+
+
+def test_the_module_has_its_own_loader():
+    script = (
+        "import torch, torch_xla; print(torch_xla.__loader__ is torch_xla.__spec__.loader, type(torch_xla.__loader__))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("True <class '_frozen_importlib_external.SourceFileLoader'>")

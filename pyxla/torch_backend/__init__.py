@@ -19,7 +19,11 @@ import ctypes
 import gc
 import os
 import sys
+from collections.abc import Sequence
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 _LIBRARY = "pyxla_set_device.so"
 _OBJECTS_OF_IMPORT = 1_000_000
@@ -49,12 +53,35 @@ def loaded() -> None:
 
 
 class _TorchXlaComes:
-    """Finds no module: it notices that torch_xla is looked for."""
+    """Finds torch_xla as the other finders do, to be there when it is loaded: libraries may only ask whether it is."""
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name == "torch_xla":
-            sys.meta_path.remove(self)
-            _hasten()
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None):
+        if name != "torch_xla":
+            return None
+        others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+        specs = (finder.find_spec(name, path, target) for finder in others)
+        spec = next(filter(None, specs), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Hastened(spec.loader)
+        return spec
+
+
+class _Hastened(Loader):
+    """Loads a module as its own loader does, and sooner."""
+
+    def __init__(self, loader: Loader):
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = module.__spec__.loader = self._loader
+        _hasten()
+        try:
+            self._loader.exec_module(module)
+        finally:
+            loaded()
 
 
 def _hasten() -> None:
@@ -62,7 +89,7 @@ def _hasten() -> None:
     thresholds = gc.get_threshold()
     _before = thresholds, _WARM_POOL in os.environ
     os.environ.setdefault(_WARM_POOL, "0")
-    # Less often, not never: should the import fail, nobody calls `loaded`.
+    # Less often, not never: nobody calls `loaded` if an import fails that imports torch, too.
     gc.set_threshold(_OBJECTS_OF_IMPORT, *thresholds[1:])
 
 
