@@ -55,7 +55,9 @@ def loaded() -> None:
 class _TorchXlaComes:
     """Finds torch_xla as the other finders do, to be there when it is loaded: libraries may only ask whether it is."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name != "torch_xla":
             return None
         others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
