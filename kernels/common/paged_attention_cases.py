@@ -16,6 +16,8 @@ F32, BF16, F16, F8 = torch.float32, torch.bfloat16, torch.float16, torch.float8_
 RAGGED = ((1, 97), (40, 40), (1, 16), (0, 33), (17, 50), (1, 1), (5, 130), (0, 0))
 # Three ranges of keys on the host, whose shares are merged.
 LONG = ((1, 2100), (3, 1025))
+# Five of them, and on CUDA, in 16 bits, three chunks.
+LONGER = ((1, 5000), (3, 4097))
 # All options at once: each has its place in the order of the others.
 ALL_OPTIONS = {
     "soft_cap": 5.0,
@@ -77,6 +79,25 @@ def shared_prefix(dtype: torch.dtype) -> Case:
     )
 
 
+def shared_keys(dtype: torch.dtype) -> Case:
+    """22 sequences of the same 4100 keys, each with three chunks of 64 heads on CUDA: 4224, in 4096 places."""
+    seqs = 22
+
+    def build(generator: torch.Generator) -> dict:
+        a = arguments(generator, [(1, 4100)], dtype, heads=(64, 64), d=8)
+        return a | {
+            "query": torch.randn(seqs, 64, 8, generator=generator).to(dtype),
+            "context_lens": a["context_lens"].repeat(seqs),
+            "block_tables": a["block_tables"].repeat(seqs, 1),
+            "query_start_loc": torch.arange(seqs + 1, dtype=torch.int32),
+            "num_seqs": integers(seqs),
+        }
+
+    roundings = ROUNDED_WEIGHTS.get(dtype)
+    why = "more results of chunks on CUDA than there are places for them"
+    return Case("shared-keys", why, build, peer=torch_attention, cuda_roundings=roundings)
+
+
 BATCHES = [
     *(
         batch(
@@ -115,13 +136,13 @@ BATCHES = [
     ),
     batch("long-prefill", "720 rows, 180 keys: several tiles of both, the diagonal across them", ((180, 180),), F32),
     batch("long-decode", "three ranges of keys, whose shares are merged", LONG, F32, block_size=32),
-    batch("long-decode-bf16", "as above, rounded once at the end", LONG, BF16, block_size=32),
+    batch("long-decode-bf16", "as above, rounded once at the end", LONGER, BF16, block_size=32),
     batch("window-1", "a token sees itself alone: the result is its own value", RAGGED, F32, sliding_window=1),
     batch("window-7", "shorter than a block of rows, and than a page", RAGGED, F16, sliding_window=7),
     batch(
         "many-chunks",
-        "more chunks on CUDA than a warp has lanes; four, of two tokens",
-        ((1, 46_000), (2, 4300)),
+        "more chunks on CUDA than a warp has lanes; three, of two tokens",
+        ((1, 70_000), (2, 4300)),
         BF16,
         heads=(4, 1),
     ),
@@ -144,19 +165,19 @@ BATCHES = [
     batch("scale-0", "scale 0.0 is a value: the mean of what a token sees", RAGGED, F32, scale=0.0),
     batch("scale-negative", "the largest logit belongs to the smallest product", RAGGED, F32, scale=-0.2),
     batch("alibi", "a bias by distance: zero, steep, flat and negative slopes", RAGGED, F32, alibi=True),
-    batch("alibi-long-decode", "distances across ranges of keys", LONG, BF16, alibi=True),
+    batch("alibi-long-decode", "distances across ranges of keys", LONGER, BF16, alibi=True),
     batch(
         "alibi-cap-window", "the cap comes before the bias", RAGGED, F32, alibi=True, soft_cap=1.0, sliding_window=20
     ),
     batch("sinks", "one more logit: huge, usual and absent ones", RAGGED, F32, sinks=True),
-    batch("sinks-long-decode", "ranges that are merged, and one sink for them all", LONG, F16, sinks=True),
+    batch("sinks-long-decode", "ranges that are merged, and one sink for them all", LONGER, F16, sinks=True),
     batch("sinks-cap-scale", "neither scale nor cap is for the sink", RAGGED, F32, sinks=True, soft_cap=0.5, scale=3.0),
     batch("f8-bf16", "a cache of float8, its scale 1", RAGGED, BF16, cache_dtype=F8),
     batch("f8-f16-scaled", "as above, scales of each head", RAGGED, F16, cache_dtype=F8, scaled=True),
     batch(
         "f8-f32-merged", "rows of the cache of 48 bytes", RAGGED, F32, cache_dtype=F8, scaled=True, d=24, merged=True
     ),
-    batch("f8-long-decode", "scales and ranges", LONG, BF16, cache_dtype=F8, scaled=True, heads=(32, 8), d=128),
+    batch("f8-long-decode", "scales and ranges", LONGER, BF16, cache_dtype=F8, scaled=True, heads=(32, 8), d=128),
     batch("all-options", "cap, bias, window, sinks, float8, padding: in their order", RAGGED, F32, **ALL_OPTIONS),
     batch("all-options-bf16", "as above; d 256, a group of five", RAGGED, BF16, d=256, heads=(5, 1), **ALL_OPTIONS),
     batch("no-new-tokens", "sequences alone, no row", ((0, 0), (0, 20)), F32),

@@ -10,21 +10,23 @@ from pyxla_kernels.common.paged_attention_cases import (
     F16,
     F32,
     LONG,
+    LONGER,
     RAGGED,
     Bad,
     bad_lengths,
     batch,
     changed,
+    shared_keys,
     shared_prefix,
     size,
 )
 
-CASES = [*(batch.case() for batch in BATCHES), shared_prefix(F32)]
+CASES = [*(batch.case() for batch in BATCHES), shared_prefix(F32), shared_keys(BF16)]
 
 LSE_BATCHES = [
     batch("lse-f32", "every kind of sequence; padding rows have -inf", RAGGED, F32, padding=(3, 2)),
     batch("lse-bf16", "float32 beside a result of bfloat16; a group of six", RAGGED, BF16, heads=(6, 1)),
-    batch("lse-long-decode", "sums of ranges, merged", LONG, F16),
+    batch("lse-long-decode", "sums of ranges, merged", LONGER, F16),
     batch("lse-context-1", "no sum: the logit itself", ((1, 1), (0, 0), (1, 1), (2, 2)), F32, d=120),
     batch("lse-large-logits", "e^x of a logit overflows", RAGGED, F32, spread=30.0, roundings=400),
     batch("lse-sinks-long-decode", "the sink joins the sum once", LONG, F32, sinks=True),

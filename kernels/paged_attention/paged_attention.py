@@ -118,7 +118,7 @@ def workspace_bytes(
     """The decode kernel's counters and results of parts, as WorkspaceBytes in paged_attention_decode.cu."""
     _, heads, head_dim = query.shape
     kv_heads = kv_cache.shape[3:].numel() // head_dim
-    tile_rows, chunk_keys, sequence_items, most_slots = 16, 1408, 384, 2048
+    tile_rows, chunk_keys, sequence_items, most_slots = 16, 2048, 264, 2048
     tiles = context_lens.shape[0] * kv_heads * -(-(heads // kv_heads) // tile_rows)
     chunks = -(-block_tables.shape[1] * kv_cache.shape[2] // chunk_keys)
     slots = min(tiles * min(chunks, max(1, sequence_items // kv_heads)), most_slots)

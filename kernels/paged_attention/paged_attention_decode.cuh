@@ -26,8 +26,8 @@ struct Shape {
 
   // Columns of the products: query rows of an item in tiles of eight.
   static constexpr int kTiles = kTiles_, kRows = kTiles * 8;
-  static constexpr int kWarps = kDim == 256 ? 2 : 4, kThreads = kWarps * kWarpSize;
-  static constexpr int kBlocks = kTiles == 1 ? 3 : 2;
+  static constexpr int kWarps = kDim == 256 ? 3 : 6, kThreads = kWarps * kWarpSize;
+  static constexpr int kBlocks = kTiles == 1 ? 2 : 1;
 
   // Each warp has a ring of its own. A stage holds as many keys and their values.
   static constexpr int kStages = 2;
@@ -35,8 +35,8 @@ struct Shape {
   static constexpr int kStageBytes = Max(8192, kDim * 64);
   static constexpr int kKeys = kStageBytes / (2 * kRowBytes), kValues = kKeys * kRowBytes;
   static constexpr int kRingBytes = kStages * kStageBytes, kSharedBytes = kWarps * kRingBytes;
-  static_assert(kSharedBytes <= 64 * 1024,
-                "fits three times into Hopper's shared memory, once into any of sm_80 and newer");
+  static_assert(kSharedBytes <= 96 * 1024,
+                "fits twice into Hopper's shared memory; with 3 KB more, once into any of sm_80 and newer");
   static_assert(kRows * kDim * sizeof(float) <= kStageBytes, "a warp's sums take the place of a stage");
   static_assert(kKeyUnit % (kWarps * kKeys) == 0 && kKeys % 16 == 0);
 

@@ -11,13 +11,13 @@
 
 namespace paged_attention::decode {
 
-// All warps of all kinds of blocks take as many keys, or a power of two fewer, before the first one's turn comes again.
-inline constexpr int kKeyUnit = 256;
-// Keys of a chunk, at least, if there is more than one. All warps of a block get about as many of them. To merge chunks
-// costs more than the blocks lose that have none: NOTES.md.
-inline constexpr int kChunkKeys = 1408, kChunkUnit = 64;
+// A multiple of the keys that all warps of a block, of any kind, take before the first one's turn comes again.
+inline constexpr int kKeyUnit = 384;
+// Keys of a chunk, at least, if there is more than one, and up to how many there is only one. All warps of a block get
+// about as many of them. To merge chunks costs more than the blocks lose that have none: NOTES.md.
+inline constexpr int kChunkKeys = 2048, kWholeKeys = 4096, kChunkUnit = 96;
 // Chunks times kv heads of a sequence, at most: what one sequence alone needs to fill a large GPU.
-inline constexpr int kSequenceItems = 384;
+inline constexpr int kSequenceItems = 264;
 // Rows for the results of chunks. An item takes its number modulo their count, and waits until what was there is read.
 inline constexpr int kSlotRows = 2048 * kDecodeRows;
 static_assert(kSequenceItems <= kSlotRows / kDecodeRows, "the chunks of a tile never wait for one another");
@@ -43,8 +43,9 @@ class Divider {
   int divisor_, shift_;
 };
 
-// Entries of a block's table of where the items of sequences start.
-inline constexpr int kEntries = kWarpSize * kWarpSize;
+// Entries of a block's table of where the items of sequences start. A warp looks through every eighth, then through
+// those behind it.
+inline constexpr int kFineEntries = 8, kEntries = kWarpSize * kFineEntries;
 
 // What follows from the arguments' shapes, as the kernel needs it.
 struct Plan {
@@ -113,8 +114,8 @@ __device__ inline Split SplitKeys(const Plan& plan, const Sequence& s) {
   if (!s.is_valid || s.length == 0) return {0, 1, 1};
   const int first = max(0, s.length - s.new_tokens - plan.window + 1), span = s.length - first;
   if (s.new_tokens > plan.decode_tokens) return {first, span, 1};
-  const int chunks = (span - 1) / kChunkKeys + 1;
-  if (chunks <= plan.max_chunks) return {first, kChunkKeys, chunks};
+  const int chunks = span <= kWholeKeys ? 1 : (span - 1) / kChunkKeys + 1;
+  if (chunks <= plan.max_chunks) return {first, chunks == 1 ? span : kChunkKeys, chunks};
   const int keys = ((span - 1) / plan.max_chunks / kChunkUnit + 1) * kChunkUnit;
   return {first, keys, (span - 1) / keys + 1};
 }
@@ -157,14 +158,10 @@ class Items {
         if (w < warp) start += warp_items_[w];
         total += warp_items_[w];
       }
-      starts_[entry] = start;
-      if (entry % kWarpSize == 0) coarse_starts_[entry / kWarpSize] = start;
+      SetStart(entry, start);
       // The entries behind the last sequence start at the end.
       if ((first + kThreads) * plan.seqs_per_entry >= seqs) {
-        for (int rest = entry + kThreads; rest < kEntries; rest += kThreads) {
-          starts_[rest] = INT_MAX;
-          if (rest % kWarpSize == 0) coarse_starts_[rest / kWarpSize] = INT_MAX;
-        }
+        for (int rest = entry + kThreads; rest < kEntries; rest += kThreads) SetStart(rest, INT_MAX);
         break;
       }
       __syncthreads();
@@ -177,8 +174,9 @@ class Items {
     // The last entry that starts at or before the item, and the sequence in it.
     const int lane = threadIdx.x % kWarpSize;
     const int coarse = __popc(__ballot_sync(kAllLanes, coarse_starts_[lane] <= index)) - 1;
-    const int fine = __popc(__ballot_sync(kAllLanes, starts_[coarse * kWarpSize + lane] <= index)) - 1;
-    const int entry = coarse * kWarpSize + fine;
+    const int fine = coarse * kFineEntries;
+    const bool is_before = lane < kFineEntries && starts_[fine + lane] <= index;
+    const int entry = fine + __popc(__ballot_sync(kAllLanes, is_before)) - 1;
     int offset = index - starts_[entry], seq = entry * plan.seqs_per_entry;
     Sequence s = ReadSequence(p, seq);
     Split split = SplitKeys(plan, s);
@@ -213,6 +211,13 @@ class Items {
   }
 
  private:
+  // The threads may be more than the entries that are left.
+  __device__ void SetStart(int entry, int start) {
+    if (entry >= kEntries) return;
+    starts_[entry] = start;
+    if (entry % kFineEntries == 0) coarse_starts_[entry / kFineEntries] = start;
+  }
+
   int starts_[kEntries], coarse_starts_[kWarpSize], warp_items_[kThreads / kWarpSize];
 };
 

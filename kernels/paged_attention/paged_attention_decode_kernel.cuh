@@ -199,11 +199,12 @@ cudaError_t Launch(cudaStream_t stream, const Params& p, bool all_rows) {
   return cudaLaunchKernelEx(&config, kernel, p, Plan(p, all_rows, Shape::kRows));
 }
 
-// Tiles of sixteen rows where a token has more than eight, or the shapes are those of a few tokens a sequence. A row's
-// result is the same in either.
+// Tiles of sixteen rows where a token has more than eight, or the shapes are those of a few tokens a sequence with more
+// than eight rows. A row's result is the same in either.
 template <typename T, typename Kv>
 cudaError_t LaunchForDim(cudaStream_t stream, const Params& p, bool all_rows) {
-  const bool is_wide = p.heads / p.kv_heads > 8 || (p.tokens > p.seqs && p.tokens <= p.seqs * DecodeTokens(p));
+  const int64_t group = p.heads / p.kv_heads;
+  const bool is_wide = group > 8 || (p.tokens * group > p.seqs * 8 && p.tokens <= p.seqs * DecodeTokens(p));
   if (p.head_dim > 128) return Launch<Shape<T, Kv, 256, 1>>(stream, p, all_rows);
   if (p.head_dim > 64) {
     return is_wide ? Launch<Shape<T, Kv, 128, 2>>(stream, p, all_rows)

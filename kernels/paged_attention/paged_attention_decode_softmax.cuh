@@ -33,17 +33,15 @@ class Addresses {
   uint32_t at_[kCount];
 };
 
-// logits[tile][i]: of keys i * 16 + lane / 4 and the eighth behind it, for the lane's two rows.
+// logits[tile][i]: of keys i * 16 + lane / 4 and the eighth behind it, for the lane's two rows. In several sums,
+// because a product waits for the one before it in its sum, and the warp with it.
 template <typename Shape>
 __device__ inline void MultiplyKeys(const Query<Shape>& q, const Addresses<Shape>& keys,
                                     float (&logits)[Shape::kTiles][Shape::kKeys / 16][4]) {
+  constexpr int kSums = Shape::kDim == 256 ? 2 : 4;
 #pragma unroll
   for (int i = 0; i < Shape::kKeys / 16; ++i) {
-#pragma unroll
-    for (int tile = 0; tile < Shape::kTiles; ++tile) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) logits[tile][i][j] = 0;
-    }
+    float sums[kSums][Shape::kTiles][4] = {};
 #pragma unroll
     for (int vector = 0; vector < Shape::kVectors; vector += 2) {
       uint32_t k[4];
@@ -57,11 +55,20 @@ __device__ inline void MultiplyKeys(const Query<Shape>& q, const Addresses<Shape
           for (int j = 0; j < 2; ++j) {
             const uint32_t a[4] = {HalvesOfFloat8(k[2 * j] & 0xffff), HalvesOfFloat8(k[2 * j + 1] & 0xffff),
                                    HalvesOfFloat8(k[2 * j] >> 16), HalvesOfFloat8(k[2 * j + 1] >> 16)};
-            Multiply<__half>(logits[tile][i], a, values[vector + j][0], values[vector + j][1]);
+            Multiply<__half>(sums[(vector + j) % kSums][tile], a, values[vector + j][0], values[vector + j][1]);
           }
         } else {
-          Multiply<typename Shape::T>(logits[tile][i], k, values[vector / 2][0], values[vector / 2][1]);
+          const int step = vector / 2;
+          Multiply<typename Shape::T>(sums[step % kSums][tile], k, values[step][0], values[step][1]);
         }
+      }
+    }
+#pragma unroll
+    for (int tile = 0; tile < Shape::kTiles; ++tile) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        logits[tile][i][j] = sums[0][tile][j] + sums[1][tile][j];
+        if constexpr (kSums == 4) logits[tile][i][j] += sums[2][tile][j] + sums[3][tile][j];
       }
     }
   }
