@@ -16,12 +16,12 @@ from pyxla_kernels.common.paged_attention_cases import (
     bad_lengths,
     batch,
     changed,
-    shared_keys,
     shared_prefix,
     size,
 )
+from pyxla_kernels.common.paged_attention_same_keys import SAME_KEYS
 
-CASES = [*(batch.case() for batch in BATCHES), shared_prefix(F32), shared_keys(BF16)]
+CASES = [*(batch.case() for batch in BATCHES), shared_prefix(F32), *SAME_KEYS]
 
 LSE_BATCHES = [
     batch("lse-f32", "every kind of sequence; padding rows have -inf", RAGGED, F32, padding=(3, 2)),

@@ -29,6 +29,9 @@ struct Shape {
   static constexpr int kWarps = kDim == 256 ? 3 : 6, kThreads = kWarps * kWarpSize;
   static constexpr int kBlocks = kTiles == 1 ? 2 : 1;
 
+  // Fewer entries where more rows' sums need the place.
+  using BlockItems = Items<kThreads, kTiles == 1 ? 8 : 4>;
+
   // Each warp has a ring of its own. A stage holds as many keys and their values.
   static constexpr int kStages = 2;
   static constexpr int kRowBytes = kDim * sizeof(Kv);
@@ -73,7 +76,7 @@ class Turns {
 template <typename Shape>
 class Loader {
  public:
-  __device__ Loader(const Params& p, const Plan& plan, const Items<Shape::kThreads>& items, const Turns& turns,
+  __device__ Loader(const Params& p, const Plan& plan, const typename Shape::BlockItems& items, const Turns& turns,
                     int count, uint32_t ring)
       : p_(p), plan_(plan), items_(items), turns_(turns), count_(count), ring_(ring), stage_(ring) {}
 
@@ -176,7 +179,7 @@ class Loader {
 
   const Params& p_;
   const Plan& plan_;
-  const Items<Shape::kThreads>& items_;
+  const typename Shape::BlockItems& items_;
   const Turns& turns_;
   int count_, number_ = -1, key_ = 0, end_ = 0;
   bool has_slab_ = false;

@@ -1,8 +1,9 @@
 // The decode kernel's work, found on the device from the lengths: items of (tile of rows, kv head, chunk of keys).
 //
-// Items are numbered sequence by sequence; within one the kv heads of a chunk are neighbours, because their keys are,
-// then come the chunks of a tile, then the tiles. How a sequence is cut depends on its own lengths and on shapes other
-// than the batch's, so that a row's result does not depend on the rest of the batch.
+// Items are numbered sequence by sequence, those with long items first, so that what is left at the end is short.
+// Within a sequence the kv heads of a chunk are neighbours, because their keys are, then come the chunks of a tile,
+// then the tiles. How a sequence is cut depends on its own lengths and on shapes other than the batch's, so that a
+// row's result does not depend on the rest of the batch.
 #pragma once
 
 #include <climits>
@@ -13,9 +14,11 @@ namespace paged_attention::decode {
 
 // A multiple of the keys that all warps of a block, of any kind, take before the first one's turn comes again.
 inline constexpr int kKeyUnit = 384;
-// Keys of a chunk, at least, if there is more than one, and up to how many there is only one. All warps of a block get
-// about as many of them. To merge chunks costs more than the blocks lose that have none: NOTES.md.
-inline constexpr int kChunkKeys = 2048, kWholeKeys = 4096, kChunkUnit = 96;
+// Keys of a chunk, about, if there is more than one; a sequence of fewer than kWholeKeys is not split: to merge chunks
+// costs more than the blocks lose that have none, see NOTES.md. All warps of a block get about as many keys of a chunk.
+inline constexpr int kChunkKeys = 2048, kWholeKeys = 5 * kChunkKeys / 2, kChunkUnit = 96;
+// Keys of a long item, more than any of a sequence that is split has, unless all its chunks are longer than usual.
+inline constexpr int kLongKeys = 3 * kChunkKeys / 2;
 // Chunks times kv heads of a sequence, at most: what one sequence alone needs to fill a large GPU.
 inline constexpr int kSequenceItems = 264;
 // Rows for the results of chunks. An item takes its number modulo their count, and waits until what was there is read.
@@ -43,13 +46,9 @@ class Divider {
   int divisor_, shift_;
 };
 
-// Entries of a block's table of where the items of sequences start. A warp looks through every eighth, then through
-// those behind it.
-inline constexpr int kFineEntries = 8, kEntries = kWarpSize * kFineEntries;
-
 // What follows from the arguments' shapes, as the kernel needs it.
 struct Plan {
-  Plan(const Params& p, bool all_rows, int tile_rows);
+  Plan(const Params& p, bool all_rows, int tile_rows, int entries);
 
   Divider group_divider, kv_head_divider, block_divider;
   int tile_rows, tiles, group, heads, kv_heads, d, window;
@@ -75,7 +74,7 @@ inline int64_t SlotRows(const Params& p) {
   return rows < kSlotRows ? rows : kSlotRows;
 }
 
-inline Plan::Plan(const Params& p, bool all_rows, int tile_rows)
+inline Plan::Plan(const Params& p, bool all_rows, int tile_rows, int entries)
     : group_divider(static_cast<int>(p.heads / p.kv_heads)),
       kv_head_divider(static_cast<int>(p.kv_heads)),
       block_divider(static_cast<int>(p.block_size)),
@@ -87,7 +86,7 @@ inline Plan::Plan(const Params& p, bool all_rows, int tile_rows)
       d(static_cast<int>(p.head_dim)),
       window(static_cast<int>(p.window)),
       decode_tokens(static_cast<int>(DecodeTokens(p))),
-      seqs_per_entry(static_cast<int>(CeilDiv(p.seqs, kEntries))),
+      seqs_per_entry(static_cast<int>(CeilDiv(p.seqs, entries))),
       max_chunks(static_cast<int>(MaxChunks(p))),
       slots(static_cast<int>(SlotRows(p) / tile_rows)),
       row_bytes(static_cast<int>(p.head_dim) * (p.kv_dtype == Dtype::kFloat8E4M3 ? 1 : 2)),
@@ -114,9 +113,8 @@ __device__ inline Split SplitKeys(const Plan& plan, const Sequence& s) {
   if (!s.is_valid || s.length == 0) return {0, 1, 1};
   const int first = max(0, s.length - s.new_tokens - plan.window + 1), span = s.length - first;
   if (s.new_tokens > plan.decode_tokens) return {first, span, 1};
-  const int chunks = span <= kWholeKeys ? 1 : (span - 1) / kChunkKeys + 1;
-  if (chunks <= plan.max_chunks) return {first, chunks == 1 ? span : kChunkKeys, chunks};
-  const int keys = ((span - 1) / plan.max_chunks / kChunkUnit + 1) * kChunkUnit;
+  const int chunks = span < kWholeKeys ? 1 : min((span + kChunkKeys / 2) / kChunkKeys, plan.max_chunks);
+  const int keys = ((span - 1) / chunks / kChunkUnit + 1) * kChunkUnit;
   return {first, keys, (span - 1) / keys + 1};
 }
 
@@ -125,67 +123,78 @@ __device__ inline int CountItems(const Plan& plan, const Sequence& s, const Spli
   return (s.new_tokens * plan.group + plan.tile_rows - 1) / plan.tile_rows * split.chunks * plan.kv_heads;
 }
 
-// A block's view of all items: where those of every seqs_per_entry sequences start.
-template <int kThreads>
+// A block's view of all items: for long and for other ones, where those of every seqs_per_entry sequences start. A warp
+// looks through every kStride-th entry of the table, then through those behind it.
+template <int kThreads, int kStride>
 class Items {
  public:
+  static constexpr int kEntries = kWarpSize * kStride;
+
   // For all threads together. -1: num_seqs or query_start_loc is wrong.
   __device__ int Count(const Params& p, const Plan& plan) {
     const int thread = threadIdx.x, lane = thread % kWarpSize, warp = thread / kWarpSize;
     const int count = p.num_seqs[0], seqs = static_cast<int>(p.seqs);
     bool wrong = count < 0 || count > seqs || p.query_start_loc[0] != 0;
-    int total = 0;
+    int totals[kKinds] = {};
     for (int first = 0; first < kEntries; first += kThreads) {
       const int entry = first + thread;
-      int items = 0;
+      int items[kKinds] = {};
       for (int i = 0; i < plan.seqs_per_entry; ++i) {
         const int seq = entry * plan.seqs_per_entry + i;
         if (seq >= seqs) break;
         const Sequence s = ReadSequence(p, seq);
         if (seq >= count) break;
         wrong = wrong || s.new_tokens < 0 || s.row < 0 || s.row + int64_t{s.new_tokens} > p.tokens;
-        if (!wrong) items += CountItems(plan, s, SplitKeys(plan, s));
+        if (wrong) continue;
+        const Split split = SplitKeys(plan, s);
+        const int of_sequence = CountItems(plan, s, split);
+        items[0] += IsLong(split) ? of_sequence : 0;
+        items[1] += IsLong(split) ? 0 : of_sequence;
       }
-      int sum = items;
-      for (int lanes = 1; lanes < kWarpSize; lanes *= 2) {
-        const int before = __shfl_up_sync(kAllLanes, sum, lanes);
-        if (lane >= lanes) sum += before;
-      }
-      if (lane == kWarpSize - 1) warp_items_[warp] = sum;
+      const int sums[kKinds] = {SumOfLanes(items[0]), SumOfLanes(items[1])};
+      if (lane == kWarpSize - 1) warp_items_[0][warp] = sums[0], warp_items_[1][warp] = sums[1];
       __syncthreads();
-      int start = total + sum - items;
-      for (int w = 0; w < kThreads / kWarpSize; ++w) {
-        if (w < warp) start += warp_items_[w];
-        total += warp_items_[w];
+#pragma unroll
+      for (int kind = 0; kind < kKinds; ++kind) {
+        int start = totals[kind] + sums[kind] - items[kind];
+        for (int w = 0; w < kThreads / kWarpSize; ++w) {
+          if (w < warp) start += warp_items_[kind][w];
+          totals[kind] += warp_items_[kind][w];
+        }
+        SetStart(kind, entry, start);
       }
-      SetStart(entry, start);
       // The entries behind the last sequence start at the end.
       if ((first + kThreads) * plan.seqs_per_entry >= seqs) {
-        for (int rest = entry + kThreads; rest < kEntries; rest += kThreads) SetStart(rest, INT_MAX);
+        for (int rest = entry + kThreads; rest < kEntries; rest += kThreads) {
+          SetStart(0, rest, INT_MAX), SetStart(1, rest, INT_MAX);
+        }
         break;
       }
       __syncthreads();
     }
-    return __syncthreads_or(wrong) ? -1 : total;
+    if (thread == 0) long_items_ = totals[0];
+    return __syncthreads_or(wrong) ? -1 : totals[0] + totals[1];
   }
 
   // For all lanes of a warp together. Precondition: index is below the count.
   __device__ Item Find(const Params& p, const Plan& plan, int index) const {
     // The last entry that starts at or before the item, and the sequence in it.
-    const int lane = threadIdx.x % kWarpSize;
-    const int coarse = __popc(__ballot_sync(kAllLanes, coarse_starts_[lane] <= index)) - 1;
-    const int fine = coarse * kFineEntries;
-    const bool is_before = lane < kFineEntries && starts_[fine + lane] <= index;
-    const int entry = fine + __popc(__ballot_sync(kAllLanes, is_before)) - 1;
-    int offset = index - starts_[entry], seq = entry * plan.seqs_per_entry;
+    const int lane = threadIdx.x % kWarpSize, kind = index >= long_items_;
+    int offset = index - kind * long_items_;
+    const int* starts = starts_[kind];
+    const int first_entry = (__popc(__ballot_sync(kAllLanes, starts[lane * kStride] <= offset)) - 1) * kStride;
+    const bool is_before = lane < kStride && starts[first_entry + lane] <= offset;
+    const int entry = first_entry + __popc(__ballot_sync(kAllLanes, is_before)) - 1;
+    offset -= starts[entry];
+    int seq = entry * plan.seqs_per_entry;
     Sequence s = ReadSequence(p, seq);
     Split split = SplitKeys(plan, s);
-    if (plan.seqs_per_entry > 1) {
-      for (int items = CountItems(plan, s, split); offset >= items; items = CountItems(plan, s, split)) {
-        offset -= items;
-        s = ReadSequence(p, ++seq);
-        split = SplitKeys(plan, s);
-      }
+    while (plan.seqs_per_entry > 1) {
+      const int items = IsLong(split) == (kind == 0) ? CountItems(plan, s, split) : 0;
+      if (offset < items) break;
+      offset -= items;
+      s = ReadSequence(p, ++seq);
+      split = SplitKeys(plan, s);
     }
 
     Item item;
@@ -211,14 +220,29 @@ class Items {
   }
 
  private:
-  // The threads may be more than the entries that are left.
-  __device__ void SetStart(int entry, int start) {
-    if (entry >= kEntries) return;
-    starts_[entry] = start;
-    if (entry % kFineEntries == 0) coarse_starts_[entry / kFineEntries] = start;
+  static constexpr int kKinds = 2;  // long, others
+
+  __device__ static bool IsLong(const Split& split) { return split.keys > kLongKeys; }
+
+  // Of this lane and those before it.
+  __device__ static int SumOfLanes(int value) {
+#pragma unroll
+    for (int lanes = 1; lanes < kWarpSize; lanes *= 2) {
+      const int before = __shfl_up_sync(kAllLanes, value, lanes);
+      if (threadIdx.x % kWarpSize >= lanes) value += before;
+    }
+    return value;
   }
 
-  int starts_[kEntries], coarse_starts_[kWarpSize], warp_items_[kThreads / kWarpSize];
+  // The threads may be more than the entries that are left.
+  __device__ void SetStart(int kind, int entry, int start) {
+    if (entry < kEntries) starts_[kind][entry] = start;
+  }
+
+  // Sixteen bytes at a time are read of what warps write meanwhile: no word of another array may be among them.
+  alignas(16) int warp_items_[kKinds][kThreads / kWarpSize];
+  alignas(16) int starts_[kKinds][kEntries];
+  int long_items_;
 };
 
 }  // namespace paged_attention::decode

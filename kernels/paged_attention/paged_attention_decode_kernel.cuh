@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     DecodeKernel(const __grid_constant__ Params p, const __grid_constant__ Plan plan) {
   constexpr int kCount = Shape::kDim / kWarpSize;
   extern __shared__ __align__(128) char shared[];
-  __shared__ Items<Shape::kThreads> items;
+  __shared__ typename Shape::BlockItems items;
   __shared__ Turns turns;
   __shared__ Item warp_item[Shape::kWarps], item_to_merge;
   __shared__ float warp_max[Shape::kWarps][Shape::kRows], warp_weight[Shape::kWarps][Shape::kRows];
@@ -196,7 +196,7 @@ cudaError_t Launch(cudaStream_t stream, const Params& p, bool all_rows) {
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, p, Plan(p, all_rows, Shape::kRows));
+  return cudaLaunchKernelEx(&config, kernel, p, Plan(p, all_rows, Shape::kRows, Shape::BlockItems::kEntries));
 }
 
 // Tiles of sixteen rows where a token has more than eight, or the shapes are those of a few tokens a sequence with more

@@ -112,7 +112,7 @@ __device__ inline void MergeChunks(const Params& p, const Plan& plan, const Item
 // Waits until the tile whose chunk has item `index`'s slot is merged. That tile's items have lower numbers, and every
 // block takes its items in order, so that none of them waits for this one.
 template <typename Shape>
-__device__ inline void WaitForSlot(const Params& p, const Plan& plan, const Items<Shape::kThreads>& items,
+__device__ inline void WaitForSlot(const Params& p, const Plan& plan, const typename Shape::BlockItems& items,
                                    const Workspace& workspace, int index) {
   for (index -= plan.slots; index >= 0; index -= plan.slots) {
     const Item earlier = items.Find(p, plan, index);

@@ -1,0 +1,54 @@
+"""Inputs of paged_attention with many sequences, all of the same keys."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from pyxla_kernels.common.paged_attention_batches import ROUNDED_WEIGHTS, arguments, integers, torch_attention
+
+from pyxla.testing import Case
+
+
+def same_keys(
+    name: str, why: str, contexts: Callable[[torch.Generator], torch.Tensor], dtype: torch.dtype, **sizes: Any
+) -> Case:
+    """Many sequences with the same block table, and a few of its keys or all: a small cache for many of them.
+
+    Args:
+        contexts: makes their lengths, int32.
+        sizes: of `arguments`.
+    """
+
+    def build(generator: torch.Generator) -> dict:
+        lengths = contexts(generator)
+        seqs = len(lengths)
+        a = arguments(generator, [(1, int(lengths.max()))], dtype, **sizes)
+        return a | {
+            "query": torch.randn(seqs, *a["query"].shape[1:], generator=generator).to(dtype),
+            "context_lens": lengths,
+            "block_tables": a["block_tables"].repeat(seqs, 1),
+            "query_start_loc": torch.arange(seqs + 1, dtype=torch.int32),
+            "num_seqs": integers(seqs),
+        }
+
+    return Case(name, why, build, peer=torch_attention, cuda_roundings=ROUNDED_WEIGHTS.get(dtype))
+
+
+SAME_KEYS = [
+    same_keys(
+        "many-items",
+        "4224 chunks on CUDA, of which 4096 have a place for their results at a time",
+        lambda g: torch.full((22,), 5200, dtype=torch.int32),
+        torch.bfloat16,
+        heads=(64, 64),
+        d=8,
+    ),
+    same_keys(
+        "many-sequences",
+        "more than CUDA's table of them has entries; those of more than 3072 keys come first there",
+        lambda g: torch.cat([integers(6000), torch.randint(1, 6000, (299,), generator=g, dtype=torch.int32)]),
+        torch.float16,
+        heads=(4, 1),
+        d=16,
+    ),
+]
