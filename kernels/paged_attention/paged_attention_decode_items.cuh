@@ -17,7 +17,8 @@ inline constexpr int kKeyUnit = 384;
 // Keys of a chunk, about, if there is more than one; a sequence of fewer than kWholeKeys is not split: to merge chunks
 // costs more than the blocks lose that have none, see NOTES.md. All warps of a block get about as many keys of a chunk.
 inline constexpr int kChunkKeys = 2048, kWholeKeys = 5 * kChunkKeys / 2, kChunkUnit = 96;
-// Keys of a long item, more than any of a sequence that is split has, unless all its chunks are longer than usual.
+// An item of more keys is long: a sequence that is not split, or one of so many heads or keys that its chunks are
+// longer.
 inline constexpr int kLongKeys = 3 * kChunkKeys / 2;
 // Chunks times kv heads of a sequence, at most: what one sequence alone needs to fill a large GPU.
 inline constexpr int kSequenceItems = 264;
@@ -239,7 +240,8 @@ class Items {
     if (entry < kEntries) starts_[kind][entry] = start;
   }
 
-  // Sixteen bytes at a time are read of what warps write meanwhile: no word of another array may be among them.
+  // Aligned, because the compiler reads 16 bytes at a time: else the table's last word, which is written meanwhile,
+  // too.
   alignas(16) int warp_items_[kKinds][kThreads / kWarpSize];
   alignas(16) int starts_[kKinds][kEntries];
   int long_items_;
