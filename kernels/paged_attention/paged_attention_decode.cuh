@@ -29,7 +29,7 @@ struct Shape {
   static constexpr int kWarps = kDim == 256 ? 3 : 6, kThreads = kWarps * kWarpSize;
   static constexpr int kBlocks = kTiles == 1 ? 2 : 1;
 
-  // Fewer entries where more rows' sums need the place.
+  // Fewer entries where more rows' maxima and weights need the place.
   using BlockItems = Items<kThreads, kTiles == 1 ? 8 : 4>;
 
   // Each warp has a ring of its own. A stage holds as many keys and their values.
