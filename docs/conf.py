@@ -54,6 +54,8 @@ hawkmoth_compiler = os.environ.get("CXX", "c++")
 nitpick_ignore_regex = [
     ("py:.*", r"(?!pyxla\b|devtool\b).*"),
     ("cpp:.*", r"(?!pyxla::|Pyxla).*"),
+    # A namespace has no comment of its own.
+    ("cpp:identifier", "pyxla::hopper"),
 ]
 
 html_theme = "furo"

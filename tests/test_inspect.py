@@ -200,6 +200,15 @@ def test_looking_at_what_is_compiled_already(compiled):
     assert (testing.compilations(), compiled_graphs()) == (before, own + 3)
 
 
+def test_a_run_that_is_counted_late(monkeypatch):
+    """Another thread counts what ran: a graph that XLA had compiled before is shown all the same."""
+    x = tensor(11)
+    fn = lambda: add(x, x)  # noqa: E731
+    fn().cpu()
+    monkeypatch.setattr(pyxla.dump, "executions", lambda: 0)
+    assert pyxla.inspect(fn).calls("xla_gpu_probe_optionals")
+
+
 def test_every_graph_of_a_function_is_there():
     """One that reads a value in between has two graphs; one of them is known to XLA already."""
     x = tensor(19)

@@ -15,6 +15,7 @@ from examples.llama.config import CONFIGS
 from examples.llama.engine import Engine
 from examples.llama.scheduler import Request
 from examples.llama.weights import hf_shapes, load
+from pyxla import hlo, hlo_text
 from pyxla.dump import executions
 from pyxla.nn import PagedKVCache
 from tests.llama_reference import float8_cache, logits, reference, tensors
@@ -89,9 +90,9 @@ def test_greedy_tokens_are_those_that_transformers_generates(model, theirs):
     assert output == expected.tolist()
 
 
-def our_logits(config, weights, dtype, tokens, cache_dtype=None):
-    """[tokens, vocabulary] of one text, in one step."""
-    model = load(config, weights.__getitem__, dtype, DEVICE)
+def traced_logits(config, weights, dtype, tokens, cache_dtype=None, in_one=None):
+    """[tokens, vocabulary] of one text, in one step, on the device."""
+    model = load(config, weights.__getitem__, dtype, DEVICE, in_one=in_one)
     cache = PagedKVCache(
         config.num_hidden_layers,
         64,
@@ -102,7 +103,12 @@ def our_logits(config, weights, dtype, tokens, cache_dtype=None):
     )
     metadata = cache.extend([(cache.open(), len(tokens))], tokens=len(tokens), seqs=1, max_blocks=64)
     rows = [torch.tensor(numbers, dtype=torch.int32).to(DEVICE) for numbers in (tokens, range(len(tokens)))]
-    return model.logits(model(*rows, cache.layers, metadata)).cpu().double()
+    return model.logits(model(*rows, cache.layers, metadata))
+
+
+def our_logits(*arguments):
+    """The same on the CPU, in float64."""
+    return traced_logits(*arguments).cpu().double()
 
 
 @pytest.mark.parametrize("deviation", [0.02, 0.25])
@@ -126,6 +132,21 @@ def test_logits_in_bfloat16(deviation):
         assert 0.5 < exact.abs().max() < 1 and error.mean() < 1e-3
     ours_in_float32 = (our_logits(config, weights, torch.float32, tokens) - exact).abs().max()
     assert ours_in_float32 < 1e-5 * exact.abs().max()
+
+
+def test_logits_with_what_lies_between_attentions_in_one_op():
+    """As above, for sizes that attention_to_qkv takes: in the place of three products and two norms of each layer."""
+    changes = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "num_hidden_layers": 4}
+    config = dataclasses.replace(TINY, **changes, initializer_range=0.1)
+    weights = tensors(config, torch.bfloat16)
+    tokens = [(7 * i) % 256 for i in range(60)]
+    exact = logits(reference(config, weights, torch.float64), tokens)
+    ours = traced_logits(config, weights, torch.bfloat16, tokens, in_one=True)
+    assert len(hlo_text.custom_calls(hlo.lowered([ours]), "xla_gpu_attention_to_qkv")) == 4
+    error = (ours.cpu().double() - exact).abs()
+    their_error = (logits(reference(config, weights, torch.bfloat16), tokens).double() - exact).abs()
+    assert error.mean() <= 1.1 * their_error.mean()
+    assert error.max() <= 1.5 * their_error.max()
 
 
 def test_logits_with_a_float8_cache(weights):

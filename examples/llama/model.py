@@ -6,16 +6,20 @@ import math
 from typing import TYPE_CHECKING
 
 import torch
+import torch_xla.runtime
 from torch import nn
 from torch.nn.functional import embedding, linear
 
 from examples.llama.config import LlamaConfig
+from pyxla.cuda_plugin import gpus
 from pyxla.nn import AttentionMetadata, XlaGpuAttention, op_on
 
 if TYPE_CHECKING:
     from torch_xla.distributed.spmd import Mesh
 
 ops = torch.ops.xla_gpu
+# What attention_to_qkv takes: tokens, and sizes in multiples.
+MAX_TOKENS, GRANULE = 64, 256
 
 
 class Layer(nn.Module):
@@ -44,34 +48,54 @@ class Layer(nn.Module):
         self.rotary_and_cache = op_on(mesh, "rotary_and_cache", "heads")
         self.silu_and_mul = op_on(mesh, "silu_and_mul", "rows")
 
-    def forward(
+    def attend(
         self,
-        x: torch.Tensor,
+        qkv: torch.Tensor,
         positions: torch.Tensor,
-        residual: torch.Tensor,
         cos_sin: torch.Tensor,
         kv_cache: torch.Tensor,
         metadata: AttentionMetadata,
     ) -> torch.Tensor:
-        """Attention and MLP of a step's tokens; `residual` and `kv_cache` are updated in place.
+        """Attention of a step's tokens, [tokens, heads * head_dim]; `kv_cache` is updated in place.
 
         Args:
-            x: [tokens, hidden], the residual stream normalised by this layer's first norm.
+            qkv: [tokens, (heads + 2 * kv_heads) * head_dim], queries, keys and values.
             positions: [tokens], int32.
-            residual: [tokens, hidden], without what this layer returns.
             cos_sin: [positions, head_dim], float32.
             kv_cache: this layer's.
             metadata: the step's.
         """
-        tokens = x.shape[0]
-        qkv = linear(x, self.qkv).view(tokens, -1, self.head_dim)
+        tokens = qkv.shape[0]
         slots, scales = metadata.slot_mapping, self.attention.kv_scales
+        qkv = qkv.view(tokens, -1, self.head_dim)
         query = self.rotary_and_cache(positions, qkv, cos_sin, kv_cache, slots, scales)
         # Keys and values are in the cache.
-        x = linear(self.attention(query, None, None, kv_cache, metadata).view(tokens, -1), self.out)
-        x = ops.fused_add_rms_norm(x, residual, self.mlp_norm, self.eps)
+        return self.attention(query, None, None, kv_cache, metadata).view(tokens, -1)
+
+    def finish(
+        self, attention: torch.Tensor, residual: torch.Tensor, norm: torch.Tensor, qkv: torch.Tensor | None
+    ) -> torch.Tensor:
+        """What is left of the layer, the norm behind it, and queries, keys and values of the next layer.
+
+        Args:
+            attention: what `attend` returns.
+            residual: [tokens, hidden], the residual stream; updated in place.
+            norm: [hidden], the weight of the next layer's first norm, or of the last one.
+            qkv: the next layer's; None: behind the last one, where the norm is returned.
+        """
+        tokens = attention.shape[0]
+        x = ops.fused_add_rms_norm(linear(attention, self.out), residual, self.mlp_norm, self.eps)
         gate_up = linear(x, self.gate_up).view(tokens, self.devices, -1)
-        return linear(self.silu_and_mul(gate_up).view(tokens, -1), self.down)
+        x = linear(self.silu_and_mul(gate_up).view(tokens, -1), self.down)
+        x = ops.fused_add_rms_norm(x, residual, norm, self.eps)
+        return x if qkv is None else linear(x, qkv)
+
+    def finish_in_one(
+        self, attention: torch.Tensor, residual: torch.Tensor, norm: torch.Tensor, qkv: torch.Tensor | None
+    ) -> torch.Tensor:
+        """`finish` in one op, for few tokens."""
+        weights = self.out, self.mlp_norm, self.gate_up, self.down, norm, qkv
+        return ops.attention_to_qkv(attention, residual, *weights, self.eps)
 
 
 class Llama(nn.Module):
@@ -81,11 +105,16 @@ class Llama(nn.Module):
         config: its shape.
         dtype: of weights and activations; float32, bfloat16 or float16.
         mesh: its axis "model" deals out heads and the MLP; None: one device.
+        in_one: steps of few tokens compute what lies between two attentions in one op; only without a mesh, and where
+            the op takes dtype and shape. None: if it does, on a GPU that it has code for.
     """
 
-    def __init__(self, config: LlamaConfig, dtype: torch.dtype, mesh: Mesh | None = None):
+    def __init__(
+        self, config: LlamaConfig, dtype: torch.dtype, mesh: Mesh | None = None, *, in_one: bool | None = None
+    ):
         super().__init__()
         self.config, self.dtype, self.mesh = config, dtype, mesh
+        self.in_one = _can_be_in_one(config, dtype, mesh) if in_one is None else in_one
         self.embedding = _weight(dtype, config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config, dtype, mesh) for _ in range(config.num_hidden_layers))
         self.norm = _weight(dtype, config.hidden_size)
@@ -110,19 +139,25 @@ class Llama(nn.Module):
         Returns:
             [tokens, hidden], in the model's dtype.
         """
-        eps = self.config.rms_norm_eps
         residual = embedding(tokens, self.embedding)
-        x = ops.rms_norm(residual, self.layers[0].attention_norm, eps)
-        # A layer's result is added by the norm behind it: of the next layer, or the last one.
-        next_norms = [*(layer.attention_norm for layer in self.layers[1:]), self.norm]
-        for layer, norm, kv_cache in zip(self.layers, next_norms, kv_caches, strict=True):
-            x = layer(x, positions, residual, self.cos_sin, kv_cache, metadata)
-            x = ops.fused_add_rms_norm(x, residual, norm, eps)
+        first = self.layers[0]
+        x = linear(ops.rms_norm(residual, first.attention_norm, first.eps), first.qkv)
+        finish = Layer.finish_in_one if self.in_one and len(tokens) <= MAX_TOKENS else Layer.finish
+        nexts = [*((layer.attention_norm, layer.qkv) for layer in self.layers[1:]), (self.norm, None)]
+        for layer, (norm, next_qkv), kv_cache in zip(self.layers, nexts, kv_caches, strict=True):
+            attention = layer.attend(x, positions, self.cos_sin, kv_cache, metadata)
+            x = finish(layer, attention, residual, norm, next_qkv)
         return x
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, vocabulary] of hidden states [rows, hidden]."""
         return linear(hidden, self.head)
+
+
+def _can_be_in_one(config: LlamaConfig, dtype: torch.dtype, mesh: Mesh | None) -> bool:
+    sizes = config.hidden_size, config.intermediate_size, config.num_attention_heads * config.head_dim
+    takes = mesh is None and dtype.itemsize == 2 and all(size % GRANULE == 0 for size in sizes)
+    return takes and torch_xla.runtime.device_type() == "CUDA" and all(gpu.capability == (9, 0) for gpu in gpus())
 
 
 def _weight(dtype: torch.dtype, *shape: int) -> nn.Parameter:

@@ -27,7 +27,15 @@ SPLIT = {"qkv": 0, "out": 1, "gate_up": 0, "down": 1, "head": 0}
 INDEX = "model.safetensors.index.json"
 
 
-def load(config: LlamaConfig, read: Read, dtype: torch.dtype, device: torch.device, mesh: Mesh | None = None) -> Llama:
+def load(
+    config: LlamaConfig,
+    read: Read,
+    dtype: torch.dtype,
+    device: torch.device,
+    mesh: Mesh | None = None,
+    *,
+    in_one: bool | None = None,
+) -> Llama:
     """The model with these weights on a device.
 
     Args:
@@ -35,7 +43,7 @@ def load(config: LlamaConfig, read: Read, dtype: torch.dtype, device: torch.devi
         read: from a name of Hugging Face's to the tensor, of any floating dtype, on the CPU.
         dtype: of weights and activations.
         device: where to.
-        mesh: as Llama takes it.
+        mesh, in_one: as Llama takes them.
 
     Returns:
         Llama.
@@ -44,7 +52,7 @@ def load(config: LlamaConfig, read: Read, dtype: torch.dtype, device: torch.devi
         ArgumentError: heads or the MLP's inner size that the mesh's devices do not divide.
         PyxlaError: a tensor of another shape.
     """
-    model = Llama(config, dtype, mesh)
+    model = Llama(config, dtype, mesh, in_one=in_one)
     devices = 1 if mesh is None else mesh.shape()["model"]
     for name in ("num_key_value_heads", "intermediate_size"):
         size = getattr(config, name)

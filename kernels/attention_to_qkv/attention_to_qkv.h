@@ -1,0 +1,67 @@
+// What a decoder layer computes between its attention and the next layer's:
+//
+//   r = residual + attention * o_proj^T;                    h = norm(r) * post_attention_norm
+//   r = r + (silu(h * gate^T) * (h * up^T)) * down_proj^T;  residual = r
+//   out = (norm(r) * input_norm) * qkv_proj^T
+//
+//   attention:           [tokens, width], T, contiguous, read; so all others
+//   residual:            [tokens, hidden], read and written
+//   o_proj:              [hidden, width]
+//   post_attention_norm: [hidden]
+//   gate_up_proj:        [2 * inner, hidden]: gate, then up
+//   down_proj:           [hidden, inner]
+//   input_norm:          [hidden]
+//   qkv_proj:            [columns, hidden], or null: out = norm(r) * input_norm, columns = hidden
+//   out:                 [tokens, columns], written
+//
+// T is bfloat16 or float16; norm(r) = r / sqrt(mean(r^2) + eps). Products and sums are formed in float. On the GPU r,
+// the gated product and what goes into a product are rounded to T between; on the host only residual and out are.
+// Source: the decoder of "LLaMA", Touvron et al., 2023, arXiv:2302.13971.
+// Test: devtool test attention_to_qkv
+#pragma once
+
+#include <cstdint>
+
+#include "common/float_type.h"
+
+namespace attention_to_qkv {
+
+/** What the GPU's kernel takes at most: rows of one matrix product. */
+constexpr int kMaxTokens = 64;
+/** width, hidden and inner are multiples of it: two blocks halve a product's sum, and take 128 of it at a time. */
+constexpr int kGranule = 256;
+
+struct Params {
+  const void* attention;
+  void* residual;
+  const void *o_proj, *post_attention_norm, *gate_up_proj, *down_proj, *input_norm, *qkv_proj;
+  void* out;
+  int64_t tokens, width, hidden, inner, columns;
+  double eps;
+  pyxla::FloatType dtype;
+  void* workspace;  // WorkspaceBytes, on the GPU
+};
+
+// Columns [begin, end) of out [tokens, columns] = x [tokens, k] * weight [columns, k]^T on the calling thread; x and
+// out are floats, weight is in T.
+void MultiplyHost(pyxla::FloatType dtype, const float* x, const void* weight, float* out, int64_t tokens, int64_t k,
+                  int64_t columns, int64_t begin, int64_t end);
+
+// to[i] = norm(from)[i] * weight[i] of each row, from and to [tokens, hidden] floats.
+void NormHost(const Params& params, const float* from, const void* weight, float* to);
+
+}  // namespace attention_to_qkv
+
+#if PYXLA_WITH_CUDA
+#include <cuda_runtime_api.h>
+
+namespace attention_to_qkv {
+
+// The same formula stands in attention_to_qkv.py.
+int64_t WorkspaceBytes(const Params& params);
+
+// Needs a device of compute capability 9.0; else cudaErrorNotSupported.
+cudaError_t LaunchAttentionToQkv(cudaStream_t stream, const Params& params);
+
+}  // namespace attention_to_qkv
+#endif

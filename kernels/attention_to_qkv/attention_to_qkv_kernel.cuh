@@ -1,0 +1,331 @@
+// The kernel: one block per multiprocessor, in pairs, goes through four products with a barrier of the grid between.
+//
+//   o_proj        tiles of pairs  r = residual + product; to memory: r, r * post_attention_norm, sums of r^2
+//   gate_up_proj  tiles of blocks silu(gate) * up, both times 1 / sqrt(mean(r^2) + eps); to memory
+//   down_proj     tiles of pairs  as o_proj, with input_norm
+//   qkv_proj      tiles of pairs  times 1 / sqrt(mean(r^2) + eps): out; without qkv_proj r is, and input_norm
+//
+// So a norm needs no step of its own: its weight is in what is multiplied, its scale is put on the product.
+#pragma once
+
+#include <cooperative_groups.h>
+
+#include "attention_to_qkv/attention_to_qkv_products.cuh"
+#include "common/gated.cuh"
+
+namespace attention_to_qkv {
+
+// Warps: a warpgroup multiplies, one warp loads, three form the norms' scales.
+constexpr int kComputers = kWarpgroup, kScaleWarps = 3, kThreads = kComputers + 32 + kScaleWarps * 32;
+constexpr int kWaitForScales = kComputers + kScaleWarps * 32;
+enum NamedBarrier { kScalesAreThere = 1, kTileIsThere };
+
+using AddShape = Shape<64, false, true>;
+using GateShape = Shape<112, true, false>;
+using QkvShape = Shape<96, false, true>;
+
+struct DeviceParams {
+  Product o, gate_up, down, qkv;
+  void *residual, *scaled, *gated, *out;  // T; scaled [tokens, hidden] = r * a norm's weight, gated [tokens, inner]
+  const void *post_attention_norm, *input_norm;
+  float* squares;  // [tokens, 2 * tiles of hidden]: of half a tile each
+  int tokens;
+  float eps;
+  bool has_qkv;  // else out is the norm itself
+};
+
+struct Shared {
+  uint64_t full[kStages], empty[kStages], given, taken;
+  float scale[kMaxTokens];
+  // What the pair's other block gives of a tile, in the order of wgmma's registers; of a gated tile, the tile.
+  alignas(16) char tile[kMaxTokens * (GateShape::kRows + 8) * 2];
+};
+static_assert(sizeof(Shared::tile) >= QkvShape::kRows / 16 * kComputers * sizeof(float4), "half a tile of floats");
+static_assert(sizeof(Shared::tile) >= AddShape::kRows / 16 * kComputers * sizeof(float4), "half a tile of floats");
+
+__device__ inline uint32_t Address(const void* shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+
+// The pair's other block, whose shared memory this one may write.
+__device__ inline uint32_t AtPeer(uint32_t address) {
+  uint32_t mapped;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"((blockIdx.x % 2) ^ 1));
+  return mapped;
+}
+
+__device__ inline void ArriveAtPeer(const uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(AtPeer(Address(barrier)))
+               : "memory");
+}
+
+__device__ inline void WaitForPeer(const uint64_t* barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(Address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+__device__ inline void SyncPair() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// Two neighbours in a row, from L2: another block may have written them.
+template <typename T>
+__device__ inline float2 LoadTwo(const void* base, int64_t at) {
+  const unsigned bits = __ldcg(reinterpret_cast<const unsigned*>(static_cast<const T*>(base) + at));
+  if constexpr (std::is_same_v<T, __half>)
+    return __half22float2(*reinterpret_cast<const __half2*>(&bits));
+  else
+    return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&bits));
+}
+
+// Rounds and stores; returns the rounded.
+template <typename T>
+__device__ inline float2 StoreTwo(void* base, int64_t at, float x, float y) {
+  T* to = static_cast<T*>(base) + at;
+  if constexpr (std::is_same_v<T, __half>) {
+    const __half2 two = __floats2half2_rn(x, y);
+    *reinterpret_cast<__half2*>(to) = two;
+    return __half22float2(two);
+  } else {
+    const __nv_bfloat162 two = __floats2bfloat162_rn(x, y);
+    *reinterpret_cast<__nv_bfloat162*>(to) = two;
+    return __bfloat1622float2(two);
+  }
+}
+
+// half = the columns of a tile that this block completes, both blocks' sums: the first half is the even block's.
+template <int kColumns>
+__device__ inline void AddPeers(const float (&c)[kColumns][4], float (&half)[kColumns / 2][4], Shared& shared,
+                                uint32_t& turn) {
+  const bool is_first = blockIdx.x % 2 == 0;
+  float4* here = reinterpret_cast<float4*>(shared.tile) + threadIdx.x;
+  const uint32_t there = AtPeer(Address(here));
+  WaitForPeer(&shared.taken, (turn & 1) ^ 1);
+#pragma unroll
+  for (int j = 0; j < kColumns / 2; ++j) {
+    float give[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      half[j][i] = is_first ? c[j][i] : c[j + kColumns / 2][i];
+      give[i] = is_first ? c[j + kColumns / 2][i] : c[j][i];
+    }
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there + j * kComputers * 16), "f"(give[0]),
+                 "f"(give[1]), "f"(give[2]), "f"(give[3])
+                 : "memory");
+  }
+  ArriveAtPeer(&shared.given);
+  WaitForPeer(&shared.given, turn & 1);
+#pragma unroll
+  for (int j = 0; j < kColumns / 2; ++j) {
+    const float4 other = here[j * kComputers];
+    half[j][0] += other.x, half[j][1] += other.y, half[j][2] += other.z, half[j][3] += other.w;
+  }
+  ArriveAtPeer(&shared.taken);
+  ++turn;
+}
+
+// The scale warps' part, once what they read is there: each takes every third row, in one order always.
+__device__ inline void FormScales(const DeviceParams& p, Shared& shared) {
+  constexpr int kRows = (kMaxTokens + kScaleWarps - 1) / kScaleWarps;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - (kComputers / 32 + 1), count = 2 * p.o.tiles;
+  float sum[kRows] = {};
+  for (int i = lane * 4; i < count; i += 128) {
+    float4 four[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int row = warp + r * kScaleWarps;
+      four[r] = row < p.tokens ? __ldcg(reinterpret_cast<const float4*>(p.squares + row * count + i)) : float4{};
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) sum[r] += (four[r].x + four[r].y) + (four[r].z + four[r].w);
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+    for (int lanes = 16; lanes > 0; lanes /= 2) sum[r] += __shfl_xor_sync(~0u, sum[r], lanes);
+    const int row = warp + r * kScaleWarps;
+    if (lane == 0 && row < kMaxTokens) shared.scale[row] = rsqrtf(sum[r] / p.down.columns + p.eps);
+  }
+  __syncwarp();
+  ArriveAt(kScalesAreThere, kWaitForScales);
+}
+
+// Where a thread's elements of a tile are: rows row and row + 8, two columns of each eight.
+struct Place {
+  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  int row = warp * 16 + lane / 4, column = lane % 4 * 2;
+};
+
+// residual += product; scaled = residual * weight; and the sums of squares.
+template <typename T>
+__device__ inline void AddToResidual(const DeviceParams& p, const Product& product, const void* weight,
+                                     const Ring& ring, Shared& shared, uint32_t& stage, uint32_t& turn) {
+  constexpr int kColumns = AddShape::kRows / 8, kHalf = kColumns / 2;
+  const Place place;
+  Multiply<T, AddShape>(product, ring, stage, [&](int tile, const float (&c)[kColumns][4], auto&) {
+    const int part = tile * 2 + blockIdx.x % 2, first = part * kHalf * 8 + place.column;
+    float2 old[2][kHalf], norm[kHalf];
+#pragma unroll
+    for (int j = 0; j < kHalf; ++j) {
+      norm[j] = LoadTwo<T>(weight, first + j * 8);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int row = place.row + 8 * i;
+        old[i][j] = row < p.tokens ? LoadTwo<T>(p.residual, int64_t{row} * product.columns + first + j * 8) : float2{};
+      }
+    }
+    float half[kHalf][4];
+    AddPeers(c, half, shared, turn);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = place.row + 8 * i;
+      float squares = 0;
+#pragma unroll
+      for (int j = 0; j < kHalf; ++j) {
+        if (row >= p.tokens) continue;
+        const int64_t at = int64_t{row} * product.columns + first + j * 8;
+        const float2 sum = StoreTwo<T>(p.residual, at, old[i][j].x + half[j][2 * i], old[i][j].y + half[j][2 * i + 1]);
+        StoreTwo<T>(p.scaled, at, sum.x * norm[j].x, sum.y * norm[j].y);
+        squares += sum.x * sum.x + sum.y * sum.y;
+      }
+      squares += __shfl_xor_sync(~0u, squares, 1);
+      squares += __shfl_xor_sync(~0u, squares, 2);
+      if (place.lane % 4 == 0 && row < p.tokens) p.squares[row * 2 * product.tiles + part] = squares;
+    }
+  });
+}
+
+// gated = silu(gate * scale) * (up * scale)
+template <typename T>
+__device__ inline void Gate(const DeviceParams& p, const Ring& ring, Shared& shared, uint32_t& stage) {
+  constexpr int kColumns = GateShape::kRows / 8, kPitch = GateShape::kRows + 8;
+  const Place place;
+  bool has_scales = false;
+  Multiply<T, GateShape>(p.gate_up, ring, stage, [&](int tile, auto& gate, auto& up) {
+    // Also: the tile before, if any, has left shared memory.
+    if (has_scales)
+      Sync(kTileIsThere, kComputers);
+    else
+      Sync(kScalesAreThere, kWaitForScales);
+    has_scales = true;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = place.row + 8 * i;
+      const float scale = shared.scale[row];
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+        const float x = gate[j][2 * i] * scale, y = gate[j][2 * i + 1] * scale;
+        StoreTwo<T>(shared.tile, row * kPitch + j * 8 + place.column,
+                    pyxla::TimesSigmoid<T>(x, x) * (up[j][2 * i] * scale),
+                    pyxla::TimesSigmoid<T>(y, y) * (up[j][2 * i + 1] * scale));
+      }
+    }
+    Sync(kTileIsThere, kComputers);
+    for (int i = threadIdx.x; i < p.tokens * kColumns; i += kComputers) {
+      const int row = i / kColumns, column = i % kColumns * 8, at = tile * GateShape::kRows + column;
+      if (at < p.gate_up.columns)
+        *reinterpret_cast<uint4*>(static_cast<T*>(p.gated) + int64_t{row} * p.gate_up.columns + at) =
+            *reinterpret_cast<const uint4*>(reinterpret_cast<const T*>(shared.tile) + row * kPitch + column);
+    }
+  });
+  if (!has_scales) Sync(kScalesAreThere, kWaitForScales);
+}
+
+// out = product * scale
+template <typename T>
+__device__ inline void Project(const DeviceParams& p, const Ring& ring, Shared& shared, uint32_t& stage,
+                               uint32_t& turn) {
+  constexpr int kColumns = QkvShape::kRows / 8, kHalf = kColumns / 2;
+  const Place place;
+  bool has_scales = false;
+  Multiply<T, QkvShape>(p.qkv, ring, stage, [&](int tile, const float (&c)[kColumns][4], auto&) {
+    float half[kHalf][4];
+    AddPeers(c, half, shared, turn);
+    if (!has_scales) Sync(kScalesAreThere, kWaitForScales);
+    has_scales = true;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = place.row + 8 * i;
+      const float scale = shared.scale[row];
+#pragma unroll
+      for (int j = 0; j < kHalf; ++j) {
+        const int column = (tile * 2 + blockIdx.x % 2) * kHalf * 8 + j * 8 + place.column;
+        if (row < p.tokens && column < p.qkv.columns)
+          StoreTwo<T>(p.out, int64_t{row} * p.qkv.columns + column, half[j][2 * i] * scale, half[j][2 * i + 1] * scale);
+      }
+    }
+  });
+}
+
+// out = residual * scale * weight
+template <typename T>
+__device__ inline void Normalise(const DeviceParams& p, const Shared& shared) {
+  const int hidden = p.down.columns;
+  Sync(kScalesAreThere, kWaitForScales);
+  for (int i = (blockIdx.x * kComputers + threadIdx.x) * 2; i < p.tokens * hidden; i += gridDim.x * kComputers * 2) {
+    const float2 x = LoadTwo<T>(p.residual, i), weight = LoadTwo<T>(p.input_norm, i % hidden);
+    const float scale = shared.scale[i / hidden];
+    StoreTwo<T>(p.out, i, x.x * scale * weight.x, x.y * scale * weight.y);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) Kernel(const __grid_constant__ DeviceParams p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ __align__(1024) char stages[];
+  __shared__ Shared shared;
+  const Ring ring{Address(stages), Address(shared.full), Address(shared.empty)};
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      InitBarrier(ring.Full(i), 1);
+      InitBarrier(ring.Empty(i), kComputers / 32);
+    }
+    InitBarrier(Address(&shared.given), kComputers);
+    InitBarrier(Address(&shared.taken), kComputers);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  SyncPair();
+
+  const cooperative_groups::grid_group grid = cooperative_groups::this_grid();
+  const auto sync = [&] { grid.sync(); };
+  uint32_t stage = 0;
+  if (threadIdx.x < kComputers) {
+    uint32_t turn = 0;
+    AddToResidual<T>(p, p.o, p.post_attention_norm, ring, shared, stage, turn);
+    sync();
+    Gate<T>(p, ring, shared, stage);
+    sync();
+    AddToResidual<T>(p, p.down, p.input_norm, ring, shared, stage, turn);
+    sync();
+    if (p.has_qkv)
+      Project<T>(p, ring, shared, stage, turn);
+    else
+      Normalise<T>(p, shared);
+  } else if (threadIdx.x < kComputers + 32) {
+    Load<AddShape, false>(p.o, ring, stage, [] {});
+    Load<GateShape, true>(p.gate_up, ring, stage, sync);
+    Load<AddShape, true>(p.down, ring, stage, sync);
+    if (p.has_qkv)
+      Load<QkvShape, true>(p.qkv, ring, stage, sync);
+    else
+      sync();
+  } else {
+    sync();
+    FormScales(p, shared);
+    sync();
+    sync();
+    FormScales(p, shared);
+  }
+  // Until the other block has read what this one gave it, or will not write here any more.
+  SyncPair();
+#endif
+}
+
+}  // namespace attention_to_qkv

@@ -1,0 +1,174 @@
+// How a block multiplies: one warp loads tiles of weights and inputs into a ring in shared memory, a warpgroup
+// multiplies them. The loading warp goes on with the next product's weights while others still finish the last one:
+// what one block has in flight then lasts for the grid's barrier between two products.
+#pragma once
+
+#include <cuda.h>
+
+#include <type_traits>
+
+#include "attention_to_qkv/attention_to_qkv_wgmma.cuh"
+
+namespace attention_to_qkv {
+
+constexpr int kBoxColumns = 64;                            // 128 bytes, which the swizzle permutes
+constexpr int kInputBytes = kMaxTokens * kBoxColumns * 2;  // of one box
+constexpr int kStages = 5, kStageBytes = 40 * 1024;
+constexpr int kRingBytes = kStages * kStageBytes;
+
+// out [tokens, columns] = x [tokens, k] * w [columns, k]^T
+struct Product {
+  CUtensorMap x, w;
+  int tiles, steps, columns;  // tiles of weight rows; steps of kBoxColumns of k
+};
+
+// kRows weight rows are a tile, kGated: with as many of `up`. kPair: a tile is two neighbouring blocks', each of which
+// has half of k; else one block's.
+template <int kRows_, bool kGated_, bool kPair_>
+struct Shape {
+  static constexpr int kRows = kRows_;
+  static constexpr bool kGated = kGated_, kPair = kPair_;
+  static constexpr int kWeightBytes = kRows * kBoxColumns * 2;
+  static constexpr int kStepBytes = kInputBytes + (kGated ? 2 : 1) * kWeightBytes;
+  static constexpr int kSteps = kStageBytes / kStepBytes >= 2 ? 2 : 1;  // in a stage
+  static_assert(kSteps * kStepBytes <= kStageBytes);
+};
+
+// Addresses in shared memory.
+struct Ring {
+  uint32_t stages, full, empty;
+  __device__ uint32_t Stage(uint32_t i) const { return stages + i % kStages * kStageBytes; }
+  __device__ uint32_t Full(uint32_t i) const { return full + i % kStages * 8; }
+  __device__ uint32_t Empty(uint32_t i) const { return empty + i % kStages * 8; }
+  __device__ static uint32_t Parity(uint32_t i) { return i / kStages & 1; }
+};
+
+// The stages of a block's tiles, in order.
+template <typename S>
+struct Cursor {
+  int tile, stride, first, count, i = 0;
+  __device__ explicit Cursor(const Product& p) {
+    const int parts = S::kPair ? 2 : 1;
+    tile = blockIdx.x / parts;
+    stride = gridDim.x / parts;
+    count = p.steps / parts / S::kSteps;
+    first = blockIdx.x % parts * count;
+  }
+  __device__ bool IsIn(const Product& p) const { return tile < p.tiles; }
+  __device__ void Next() {
+    if (++i == count) i = 0, tile += stride;
+  }
+  __device__ int Column(int step) const { return ((first + i) * S::kSteps + step) * kBoxColumns; }
+};
+
+// Weights are read once: they shall not push what blocks exchange out of the L2 cache.
+__device__ inline uint64_t ReadOncePolicy() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
+  return policy;
+}
+
+__device__ inline void CopyBox(const CUtensorMap& map, uint32_t to, uint32_t barrier, int column, int row) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
+          to),
+      "l"(&map), "r"(barrier), "r"(column), "r"(row)
+      : "memory");
+}
+
+__device__ inline void CopyBox(const CUtensorMap& map, uint32_t to, uint32_t barrier, int column, int row,
+                               uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, "
+      "%4}], "
+      "[%2], %5;" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(column), "r"(row), "l"(policy)
+      : "memory");
+}
+
+template <typename S>
+__device__ inline void LoadWeights(const Product& p, const Ring& ring, const Cursor<S>& at, uint32_t i,
+                                   uint64_t policy) {
+  Wait(ring.Empty(i), Ring::Parity(i) ^ 1);
+  ArriveAndExpect(ring.Full(i), S::kSteps * S::kStepBytes);
+#pragma unroll
+  for (int step = 0; step < S::kSteps; ++step) {
+    const uint32_t to = ring.Stage(i) + step * S::kStepBytes + kInputBytes;
+    const int column = at.Column(step), row = at.tile * S::kRows;
+    CopyBox(p.w, to, ring.Full(i), column, row, policy);
+    if (S::kGated) CopyBox(p.w, to + S::kWeightBytes, ring.Full(i), column, p.columns + row, policy);
+  }
+}
+
+template <typename S>
+__device__ inline void LoadInputs(const Product& p, const Ring& ring, const Cursor<S>& at, uint32_t i) {
+#pragma unroll
+  for (int step = 0; step < S::kSteps; ++step)
+    CopyBox(p.x, ring.Stage(i) + step * S::kStepBytes, ring.Full(i), at.Column(step), 0);
+}
+
+// The loading warp's part. kWaits: `wait` returns when x is there, and until then as many weights as the ring holds are
+// asked for.
+template <typename S, bool kWaits, typename WaitForInputs>
+__device__ inline void Load(const Product& p, const Ring& ring, uint32_t& stage, WaitForInputs wait) {
+  const bool loads = threadIdx.x % 32 == 0;
+  const uint64_t policy = ReadOncePolicy();
+  Cursor<S> weights(p), inputs(p);
+  int ahead = 0;
+  if (kWaits && loads) {
+    for (; ahead < kStages && weights.IsIn(p); ++ahead, weights.Next())
+      LoadWeights<S>(p, ring, weights, stage + ahead, policy);
+  }
+  __syncwarp();
+  wait();
+  if (loads) {
+    // Other blocks wrote x; copies are another way to memory than their stores were.
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+    for (int i = 0; i < ahead; ++i, inputs.Next()) LoadInputs<S>(p, ring, inputs, stage + i);
+    stage += ahead;
+    for (; weights.IsIn(p); weights.Next(), ++stage) {
+      LoadWeights<S>(p, ring, weights, stage, policy);
+      LoadInputs<S>(p, ring, weights, stage);
+    }
+  }
+  __syncwarp();
+}
+
+// The warpgroup's part: of each of the block's tiles c [tokens x kRows], in wgmma's order, and d of `up`, if gated;
+// then done(tile, c, d).
+template <typename T, typename S, typename Done>
+__device__ inline void Multiply(const Product& p, const Ring& ring, uint32_t& stage, Done done) {
+  const auto release = [&](uint32_t i) {
+    if (threadIdx.x % 32 == 0) Arrive(ring.Empty(i));
+  };
+  const Cursor<S> all(p);
+  for (int tile = all.tile; tile < p.tiles; tile += all.stride) {
+    float c[S::kRows / 8][4], d[S::kGated ? S::kRows / 8 : 1][4];
+    for (int i = 0; i < all.count; ++i, ++stage) {
+      Wait(ring.Full(stage), Ring::Parity(stage));
+      Hold(c), Hold(d);
+      BeginProducts();
+#pragma unroll
+      for (int step = 0; step < S::kSteps; ++step) {
+        const uint32_t base = ring.Stage(stage) + step * S::kStepBytes;
+        const Matrix<kBoxColumns> x{base}, w{base + kInputBytes}, up{base + kInputBytes + S::kWeightBytes};
+#pragma unroll
+        for (int k = 0; k < kBoxColumns; k += 16) {
+          const bool adds = i > 0 || step > 0 || k > 0;
+          MultiplyAdd<T>(c, x.Columns(k), w.Columns(k), adds);
+          if constexpr (S::kGated) MultiplyAdd<T>(d, x.Columns(k), up.Columns(k), adds);
+        }
+      }
+      CommitProducts();
+      Hold(c), Hold(d);
+      WaitForProducts<1>();
+      if (i > 0) release(stage - 1);
+    }
+    WaitForProducts<0>();
+    release(stage - 1);
+    Hold(c), Hold(d);
+    done(tile, c, d);
+  }
+}
+
+}  // namespace attention_to_qkv

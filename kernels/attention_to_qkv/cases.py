@@ -1,0 +1,173 @@
+"""Inputs of attention_to_qkv, for its test and its benchmark; each with its reason."""
+
+import torch
+
+from pyxla.benchmark import Bench, nbytes
+from pyxla.testing import BadInput, Case
+
+WEIGHTS = ("o_proj", "post_attention_norm", "gate_up_proj", "down_proj", "input_norm", "qkv_proj")
+
+# tokens, width, hidden, inner, columns
+SHAPES = {
+    "1x256": ((1, 256, 256, 256, 8), "one token; the smallest of each size"),
+    "17x512": ((17, 512, 256, 768, 264), "rows of the product that no token fills; a tile of columns that is not full"),
+    "64x1024": ((64, 768, 1024, 512, 1536), "as many tokens as a product has rows; several tiles of each weight"),
+    "3x4352": ((3, 256, 4352, 256, 6400), "more tiles than pairs of blocks: a block has two, in both kinds of pairs"),
+    "5x15104": ((5, 256, 256, 15104, 96), "more gated tiles than blocks"),
+    "0x256": ((0, 256, 256, 256, 8), "no token"),
+}
+
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
+# Three products take values that were rounded to 16 bits: of the largest in a row, an element's error is up to four
+# roundings of its dtype. The root mean square is held to torch's own, which rounds as often.
+ROUNDINGS = {torch.bfloat16: 2**17, torch.float16: 2**14}
+
+
+def arguments(generator: torch.Generator, shape: tuple[int, ...], dtype: torch.dtype) -> dict:
+    """Tokens of very different size, so that a row which another one leaks into shows; products of about one."""
+    tokens, width, hidden, inner, columns = shape
+
+    def random(*dims: int, scale: float = 1.0) -> torch.Tensor:
+        return torch.randn(dims, generator=generator) * scale
+
+    size = torch.logspace(-1, 1, max(tokens, 1))[:tokens, None]
+    made = {
+        "attention": random(tokens, width) * size,
+        "residual": random(tokens, hidden) * size,
+        "o_proj": random(hidden, width, scale=width**-0.5),
+        "post_attention_norm": 1 + random(hidden, scale=0.5),
+        "gate_up_proj": random(2 * inner, hidden, scale=hidden**-0.5),
+        "down_proj": random(hidden, inner, scale=inner**-0.5),
+        "input_norm": 1 + random(hidden, scale=0.5),
+        "qkv_proj": random(columns, hidden, scale=hidden**-0.5),
+    }
+    return {name: tensor.to(dtype) for name, tensor in made.items()} | {"eps": 1e-6}
+
+
+def torch_attention_to_qkv(
+    attention: torch.Tensor,
+    residual: torch.Tensor,
+    o_proj: torch.Tensor,
+    post_attention_norm: torch.Tensor,
+    gate_up_proj: torch.Tensor,
+    down_proj: torch.Tensor,
+    input_norm: torch.Tensor,
+    qkv_proj: torch.Tensor | None,
+    eps: float,
+) -> torch.Tensor:
+    """torch's own ops in the same dtype."""
+    F = torch.nn.functional
+    hidden = residual.shape[-1:]
+    residual.add_(F.linear(attention, o_proj))
+    gate, up = F.linear(F.rms_norm(residual, hidden, post_attention_norm, eps), gate_up_proj).chunk(2, dim=-1)
+    residual.add_(F.linear(F.silu(gate) * up, down_proj))
+    out = F.rms_norm(residual, hidden, input_norm, eps)
+    return out if qkv_proj is None else F.linear(out, qkv_proj)
+
+
+CASES = (
+    [
+        Case(
+            f"{name}-{shape_name}",
+            why,
+            lambda g, shape=shape, dtype=dtype: arguments(g, shape, dtype),
+            peer=torch_attention_to_qkv,
+            roundings=ROUNDINGS[dtype],
+        )
+        for name, dtype in DTYPES.items()
+        for shape_name, (shape, why) in SHAPES.items()
+        # The long ones are the same code in both.
+        if name == "bf16" or shape_name in ("1x256", "17x512", "64x1024")
+    ]
+    + [
+        Case(
+            f"{name}-no-qkv",
+            "behind the last layer: an absent operand, and as many columns as the residual has",
+            lambda g, dtype=dtype: arguments(g, SHAPES["64x1024"][0], dtype) | {"qkv_proj": None},
+            peer=torch_attention_to_qkv,
+            roundings=ROUNDINGS[dtype],
+        )
+        for name, dtype in DTYPES.items()
+    ]
+    + [
+        Case(
+            "bf16-eps",
+            "an eps as large as the mean of the squares: it must not get lost",
+            lambda g: arguments(g, SHAPES["17x512"][0], torch.bfloat16) | {"eps": 1.0},
+            peer=torch_attention_to_qkv,
+            roundings=ROUNDINGS[torch.bfloat16],
+        ),
+        Case(
+            "bf16-zeros",
+            "a residual stream of zeros: eps alone keeps the result finite",
+            lambda g: (
+                {
+                    name: torch.zeros_like(value) if name in ("attention", "residual") else value
+                    for name, value in arguments(g, SHAPES["1x256"][0], torch.bfloat16).items()
+                    if name != "eps"
+                }
+                | {"eps": 1e-6}
+            ),
+        ),
+    ]
+)
+
+
+def changed(**changes) -> dict:
+    """Good arguments with some of them replaced, or their dtype."""
+    dtype = changes.pop("dtype", torch.bfloat16)
+    good = arguments(torch.Generator().manual_seed(0), (2, 256, 256, 512, 16), dtype)
+    return good | {
+        name: torch.ones(value, dtype=dtype) if isinstance(value, tuple) else value for name, value in changes.items()
+    }
+
+
+def _bad(name: str, message: str, **changes) -> BadInput:
+    return BadInput(name, lambda g: changed(**changes), f"attention_to_qkv: {message}")
+
+
+BAD_INPUTS = [
+    _bad("dtype", "attention: expected dtype bfloat16 or float16, got float32", dtype=torch.float32),
+    _bad(
+        "dtypes",
+        "down_proj: expected dtype bfloat16, got float16",
+        down_proj=torch.ones(256, 512, dtype=torch.float16),
+    ),
+    _bad("rank", "residual: expected rank 2, got shape (256,)", residual=(256,)),
+    _bad("tokens", "attention: expected at most 64 tokens, got 65", attention=(65, 256), residual=(65, 256)),
+    _bad("width", "attention: expected a width that is a multiple of 256, got 128", attention=(2, 128)),
+    _bad("hidden", "residual: expected a hidden size that is a multiple of 256, got 320", residual=(2, 320)),
+    _bad("inner", "down_proj: expected an inner size that is a multiple of 256, got 0", down_proj=(256, 0)),
+    _bad("columns", "qkv_proj: expected rows in a positive multiple of 8, got 12", qkv_proj=(12, 256)),
+    _bad("residual", "residual: expected shape (2, 256), got (3, 256)", residual=(3, 256)),
+    _bad("o-proj", "o_proj: expected shape (256, 256), got (256, 512)", o_proj=(256, 512)),
+    _bad("gate-up", "gate_up_proj: expected shape (1024, 256), got (512, 256)", gate_up_proj=(512, 256)),
+    _bad("norm", "input_norm: expected shape (256,), got (1, 256)", input_norm=(1, 256)),
+    _bad("eps", "eps: expected a number that is not negative, got -1.0", eps=-1.0),
+]
+
+
+def _bench(name: str, shape: tuple[int, ...], why: str, *devices: str) -> Bench:
+    return Bench(
+        name,
+        why,
+        lambda g: arguments(g, shape, torch.bfloat16),
+        # The weights once, attention and residual read, residual and the result written.
+        bytes=lambda a: (
+            sum(nbytes(a[name]) for name in WEIGHTS)
+            + nbytes(a["attention"])
+            + 2 * nbytes(a["residual"])
+            + 2 * a["attention"].shape[0] * a["qkv_proj"].shape[0]
+        ),
+        roundings=ROUNDINGS[torch.bfloat16],
+        operations=lambda a: 2 * a["attention"].shape[0] * sum(a[name].numel() for name in WEIGHTS),
+        peer=torch_attention_to_qkv,
+        devices=devices,
+    )
+
+
+BENCHES = [
+    _bench("bf16-64x4096", (64, 4096, 4096, 14336, 6144), "a decode step of 64 sequences, Llama 3 8B's shape", "cuda"),
+    _bench("bf16-1x4096", (1, 4096, 4096, 14336, 6144), "the same with one sequence: latency", "cuda"),
+    _bench("bf16-8x512", (8, 512, 512, 1536, 768), "a small decoder", "cpu"),
+]

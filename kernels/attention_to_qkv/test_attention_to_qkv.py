@@ -1,0 +1,68 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyxla_kernels.attention_to_qkv.attention_to_qkv import attention_to_qkv
+from pyxla_kernels.attention_to_qkv.cases import BAD_INPUTS, CASES, ROUNDINGS, arguments, torch_attention_to_qkv
+
+from pyxla import testing
+from pyxla.compare import compare
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
+def test_op(check, case):
+    check(attention_to_qkv, case)
+
+
+@pytest.mark.parametrize("bad", BAD_INPUTS, ids=str)
+def test_bad_input(bad):
+    testing.check_bad_input(attention_to_qkv, bad)
+
+
+def test_reference_against_torch_in_float64():
+    """Where torch's ops, which round between them, round nothing that shows."""
+    made = arguments(torch.Generator().manual_seed(0), (3, 256, 256, 512, 24), torch.float64)
+    residual = made["residual"].clone()
+    want = torch_attention_to_qkv(**made | {"residual": residual})
+    torch.testing.assert_close(attention_to_qkv.reference(**made), want)
+    torch.testing.assert_close(made["residual"], residual)
+
+
+@settings(max_examples=20)
+@given(
+    tokens=st.integers(0, 64),
+    sizes=st.tuples(st.integers(1, 2), st.integers(1, 3), st.integers(1, 3)),
+    columns=st.integers(1, 20),
+    dtype=st.sampled_from([torch.bfloat16, torch.float16]),
+)
+def test_any_shape(tokens, sizes, columns, dtype):
+    import torch_xla
+
+    width, hidden, inner = (256 * size for size in sizes)
+    shape = (tokens, width, hidden, inner, 8 * columns)
+    made = arguments(torch.Generator().manual_seed(1), shape, dtype)
+    wide = {name: value.double() if isinstance(value, torch.Tensor) else value for name, value in made.items()}
+    on_xla = {
+        name: value.to(torch_xla.device()) if isinstance(value, torch.Tensor) else value for name, value in made.items()
+    }
+    got, want = attention_to_qkv(**on_xla), attention_to_qkv.reference(**wide)
+    compare("attention_to_qkv", got.cpu(), want, roundings=ROUNDINGS[dtype])
+    compare("residual", on_xla["residual"].cpu(), wide["residual"], roundings=ROUNDINGS[dtype])
+
+
+def test_a_row_does_not_depend_on_the_others():
+    """Bit by bit: its products are summed in one order, however many tokens there are."""
+    import torch_xla
+
+    made = arguments(torch.Generator().manual_seed(2), (9, 256, 512, 256, 64), torch.bfloat16)
+    device = torch_xla.device()
+
+    def run(rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        on_xla = {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in made.items()}
+        on_xla["attention"], residual = made["attention"][rows].to(device), made["residual"][rows].to(device)
+        out = attention_to_qkv(**on_xla | {"residual": residual})
+        return out.cpu(), residual.cpu()
+
+    for whole, part in zip(run(slice(None)), run(slice(4, 6)), strict=True):
+        assert torch.equal(whole[4:6], part)
