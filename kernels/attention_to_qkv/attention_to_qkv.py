@@ -43,7 +43,8 @@ def attention_to_qkv(
 
     Returns:
         [tokens, columns], without qkv_proj [tokens, hidden]. All is formed in float32; on XLA:CUDA the residual stream,
-        what it is times a norm's weight, and the gated product are rounded to attention's dtype between.
+        what it is times a norm's weight, and the gated product are rounded to attention's dtype between: in float16
+        none of them may exceed 65504.
 
     Raises:
         ArgumentError: another dtype (CPU and CUDA tensors may be float64), rank or shape; more than 64 tokens; a size

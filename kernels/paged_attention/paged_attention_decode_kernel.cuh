@@ -32,6 +32,10 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   __shared__ float warp_max[Shape::kWarps][Shape::kRows], warp_weight[Shape::kWarps][Shape::kRows];
   __shared__ const float* warp_sums[Shape::kWarps];
   __shared__ bool is_last;
+  static_assert(sizeof(items) + sizeof(turns) + sizeof(warp_item) + sizeof(item_to_merge) + sizeof(warp_max) +
+                        sizeof(warp_weight) + sizeof(warp_sums) + sizeof(is_last) <=
+                    3 * 1024,
+                "what Shape leaves of a block's shared memory on sm_86");
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
 
   // The workspace holds anything. The counters are zero for all blocks once all have arrived at the grid's barrier.

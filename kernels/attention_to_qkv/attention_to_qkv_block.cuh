@@ -1,0 +1,127 @@
+// What a block has: its warps, its parameters and its shared memory, pairs of elements of T, and the exchange with the
+// other block of its pair, half a tile each way.
+#pragma once
+
+#include <type_traits>
+
+#include "attention_to_qkv/attention_to_qkv_products.cuh"
+
+namespace attention_to_qkv {
+
+// Warps: a warpgroup multiplies, one warp loads, three form the norms' scales.
+constexpr int kComputers = kWarpgroup, kScaleWarps = 3, kThreads = kComputers + 32 + kScaleWarps * 32;
+constexpr int kWaitForScales = kComputers + kScaleWarps * 32;
+enum NamedBarrier { kScalesAreThere = 1, kTileIsThere };
+
+using AddShape = Shape<64, false, true>;
+using GateShape = Shape<112, true, false>;
+using QkvShape = Shape<96, false, true>;
+
+struct DeviceParams {
+  Product o, gate_up, down, qkv;
+  void *residual, *scaled, *gated, *out;  // T; scaled [tokens, hidden] = r * a norm's weight, gated [tokens, inner]
+  const void *post_attention_norm, *input_norm;
+  float* squares;  // [tokens, 2 * tiles of hidden]: of half a tile each
+  int tokens;
+  float eps;
+  bool has_qkv;  // else out is the norm itself
+};
+
+struct Shared {
+  uint64_t full[kStages], empty[kStages], given, taken;
+  float scale[kMaxTokens];
+  // What the pair's other block gives of a tile, in the order of wgmma's registers; of a gated tile, the tile.
+  alignas(16) char tile[kMaxTokens * (GateShape::kRows + 8) * 2];
+};
+static_assert(sizeof(Shared::tile) >= QkvShape::kRows / 16 * kComputers * sizeof(float4), "half a tile of floats");
+static_assert(sizeof(Shared::tile) >= AddShape::kRows / 16 * kComputers * sizeof(float4), "half a tile of floats");
+
+__device__ inline uint32_t Address(const void* shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+
+// The pair's other block, whose shared memory this one may write.
+__device__ inline uint32_t AtPeer(uint32_t address) {
+  uint32_t mapped;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"((blockIdx.x % 2) ^ 1));
+  return mapped;
+}
+
+__device__ inline void ArriveAtPeer(const uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(AtPeer(Address(barrier)))
+               : "memory");
+}
+
+__device__ inline void WaitForPeer(const uint64_t* barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(Address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+__device__ inline void SyncPair() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// Two neighbours in a row, from L2: another block may have written them.
+template <typename T>
+__device__ inline float2 LoadTwo(const void* base, int64_t at) {
+  const unsigned bits = __ldcg(reinterpret_cast<const unsigned*>(static_cast<const T*>(base) + at));
+  if constexpr (std::is_same_v<T, __half>)
+    return __half22float2(*reinterpret_cast<const __half2*>(&bits));
+  else
+    return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&bits));
+}
+
+// Rounds and stores; returns the rounded.
+template <typename T>
+__device__ inline float2 StoreTwo(void* base, int64_t at, float x, float y) {
+  T* to = static_cast<T*>(base) + at;
+  if constexpr (std::is_same_v<T, __half>) {
+    const __half2 two = __floats2half2_rn(x, y);
+    *reinterpret_cast<__half2*>(to) = two;
+    return __half22float2(two);
+  } else {
+    const __nv_bfloat162 two = __floats2bfloat162_rn(x, y);
+    *reinterpret_cast<__nv_bfloat162*>(to) = two;
+    return __bfloat1622float2(two);
+  }
+}
+
+// half = the columns of a tile that this block completes, both blocks' sums: the first half is the even block's.
+template <int kColumns>
+__device__ inline void AddPeers(const float (&c)[kColumns][4], float (&half)[kColumns / 2][4], Shared& shared,
+                                uint32_t& turn) {
+  const bool is_first = blockIdx.x % 2 == 0;
+  float4* here = reinterpret_cast<float4*>(shared.tile) + threadIdx.x;
+  const uint32_t there = AtPeer(Address(here));
+  WaitForPeer(&shared.taken, (turn & 1) ^ 1);
+#pragma unroll
+  for (int j = 0; j < kColumns / 2; ++j) {
+    float give[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      half[j][i] = is_first ? c[j][i] : c[j + kColumns / 2][i];
+      give[i] = is_first ? c[j + kColumns / 2][i] : c[j][i];
+    }
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there + j * kComputers * 16), "f"(give[0]),
+                 "f"(give[1]), "f"(give[2]), "f"(give[3])
+                 : "memory");
+  }
+  ArriveAtPeer(&shared.given);
+  WaitForPeer(&shared.given, turn & 1);
+#pragma unroll
+  for (int j = 0; j < kColumns / 2; ++j) {
+    const float4 other = here[j * kComputers];
+    half[j][0] += other.x, half[j][1] += other.y, half[j][2] += other.z, half[j][3] += other.w;
+  }
+  ArriveAtPeer(&shared.taken);
+  ++turn;
+}
+
+}  // namespace attention_to_qkv
