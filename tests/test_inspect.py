@@ -203,7 +203,10 @@ def test_looking_at_what_is_compiled_already(compiled):
 def test_a_run_that_is_counted_late(monkeypatch):
     """Another thread counts what ran: a graph that XLA had compiled before is shown all the same."""
     x = tensor(11)
-    fn = lambda: add(x, x)  # noqa: E731
+
+    def fn():
+        return add(x, x)
+
     fn().cpu()
     monkeypatch.setattr(pyxla.dump, "executions", lambda: 0)
     assert pyxla.inspect(fn).calls("xla_gpu_probe_optionals")

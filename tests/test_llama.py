@@ -135,7 +135,7 @@ def test_logits_in_bfloat16(deviation):
 
 
 def test_logits_with_what_lies_between_attentions_in_one_op():
-    """As above, for sizes that attention_to_qkv takes: in the place of three products and two norms of each layer."""
+    """As above, for sizes that attention_to_qkv takes: one call of it is what each layer has behind its attention."""
     changes = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "num_hidden_layers": 4}
     config = dataclasses.replace(TINY, **changes, initializer_range=0.1)
     weights = tensors(config, torch.bfloat16)

@@ -53,7 +53,7 @@ static cudaError_t Launch(cudaStream_t stream, const Params& p) {
   cudaFuncAttributes attributes;
   cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
   if (error != cudaSuccess) return error;
-  if (attributes.sharedSizeBytes == 0) return cudaErrorNotSupported;  // not sm_90a: an empty kernel
+  if (attributes.sharedSizeBytes == 0) return cudaErrorNoKernelImageForDevice;  // not sm_90a: an empty kernel
 
   DeviceParams device{};
   char* workspace = static_cast<char*>(p.workspace);

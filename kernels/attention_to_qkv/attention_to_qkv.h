@@ -60,7 +60,7 @@ namespace attention_to_qkv {
 // The same formula stands in attention_to_qkv.py.
 int64_t WorkspaceBytes(const Params& params);
 
-// Needs a device of compute capability 9.0; else cudaErrorNotSupported.
+// cudaErrorNoKernelImageForDevice, unless the device's compute capability is 9.0.
 cudaError_t LaunchAttentionToQkv(cudaStream_t stream, const Params& params);
 
 }  // namespace attention_to_qkv

@@ -151,6 +151,14 @@ auto Bind(Binding binding) {
 XLA_FFI_DEFINE_HANDLER(kHost, Host, Bind(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
 
 #if PYXLA_WITH_CUDA
+std::string ComputeCapability() {
+  int device = 0, major = 0, minor = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+  return std::to_string(major) + "." + std::to_string(minor) + ", which takes the ops that this one stands for";
+}
+
 constexpr auto Cuda = [](cudaStream_t stream, auto new_residual, auto out, auto workspace, auto... arguments) {
   Params params;
   PYXLA_RETURN_IF_ERROR(MakeParams({arguments...}, *new_residual, *out, &params));
@@ -159,7 +167,11 @@ constexpr auto Cuda = [](cudaStream_t stream, auto new_residual, auto out, auto 
     return Mismatch(kOp, "workspace", "at least " + std::to_string(bytes) + " bytes", workspace->size_bytes());
   }
   params.workspace = workspace->untyped_data();
-  return PYXLA_CUDA_STATUS(kOp, attention_to_qkv::LaunchAttentionToQkv(stream, params));
+  const cudaError_t status = attention_to_qkv::LaunchAttentionToQkv(stream, params);
+  if (status == cudaErrorNoKernelImageForDevice) {
+    return Mismatch(kOp, "device", "compute capability 9.0 (H100, H200)", ComputeCapability());
+  }
+  return pyxla::CudaStatus(kOp, status, "LaunchAttentionToQkv", __FILE__, __LINE__);
 };
 
 XLA_FFI_DEFINE_HANDLER(kCuda, Cuda, Bind(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<cudaStream_t>>()),

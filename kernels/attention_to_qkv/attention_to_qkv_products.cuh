@@ -32,6 +32,7 @@ struct Shape {
   static constexpr int kStepBytes = kInputBytes + (kGated ? 2 : 1) * kWeightBytes;
   static constexpr int kSteps = kStageBytes / kStepBytes >= 2 ? 2 : 1;  // in a stage
   static_assert(kSteps * kStepBytes <= kStageBytes);
+  static_assert(kGranule % ((kPair ? 2 : 1) * kSteps * kBoxColumns) == 0, "no part of k is left over");
 };
 
 // Addresses in shared memory.
@@ -70,8 +71,8 @@ __device__ inline uint64_t ReadOncePolicy() {
 
 __device__ inline void CopyBox(const CUtensorMap& map, uint32_t to, uint32_t barrier, int column, int row) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
-          to),
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4}], [%2];" ::"r"(to),
       "l"(&map), "r"(barrier), "r"(column), "r"(row)
       : "memory");
 }
@@ -79,9 +80,8 @@ __device__ inline void CopyBox(const CUtensorMap& map, uint32_t to, uint32_t bar
 __device__ inline void CopyBox(const CUtensorMap& map, uint32_t to, uint32_t barrier, int column, int row,
                                uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, "
-      "%4}], "
-      "[%2], %5;" ::"r"(to),
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
       "l"(&map), "r"(barrier), "r"(column), "r"(row), "l"(policy)
       : "memory");
 }
