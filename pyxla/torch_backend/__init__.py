@@ -5,9 +5,12 @@ library beside this file has the old form and calls the new one. Where torch see
 
 What makes `import torch_xla` slow without being of use to it:
 
-- For one class it imports torch's inductor. Where triton is installed, that starts a process with workers at once, and
-  waits for it at the program's end. TORCH_WARM_POOL=0 has inductor start them when there is something to compile.
+- For a few names it imports torch's compilers, dynamo, AOT autograd and inductor: half of its time. They come when
+  somebody uses them (deferred.py).
 - Python looks through all objects for garbage again and again, while an import makes 400,000 that stay.
+
+Inductor, when it comes, would start a process with workers at once where triton is installed, and wait for it at the
+program's end. A program with torch_xla has it start them when there is something to compile: TORCH_WARM_POOL=0.
 
 A package of its own, pyxla_torch_backend, because importing pyxla here would define every op in every program that
 imports torch.
@@ -19,17 +22,18 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Sequence
-from importlib.abc import Loader
-from importlib.machinery import ModuleSpec
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+
+from . import deferred
+from .loading import around_load
 
 _LIBRARY = "pyxla_set_device.so"
 _OBJECTS_OF_IMPORT = 1_000_000
 _WARM_POOL = "TORCH_WARM_POOL"
-# What to go back to: thresholds of the search for garbage, and whether the variable was the user's.
-_before: tuple[tuple[int, int, int], bool] | None = None
+# The thresholds of the search for garbage to go back to.
+_thresholds: tuple[int, int, int] | None = None
 
 
 def load() -> None:
@@ -38,61 +42,45 @@ def load() -> None:
     if "torch_xla" in sys.modules:
         _hasten()
     else:
-        sys.meta_path.insert(0, _TorchXlaComes())
+        around_load("torch_xla", _hastened)
 
 
 def loaded() -> None:
     """torch_xla is there: all is as before, for this process and those that it starts."""
-    global _before
-    if _before is not None:
-        thresholds, is_users = _before
-        gc.set_threshold(*thresholds)
-        if not is_users:
-            os.environ.pop(_WARM_POOL, None)
-        _before = None
-
-
-class _TorchXlaComes:
-    """Finds torch_xla as the other finders do, to be there when it is loaded: libraries may only ask whether it is."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name != "torch_xla":
-            return None
-        others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
-        specs = (finder.find_spec(name, path, target) for finder in others)
-        spec = next(filter(None, specs), None)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Hastened(spec.loader)
-        return spec
-
-
-class _Hastened(Loader):
-    """Loads a module as its own loader does, and sooner."""
-
-    def __init__(self, loader: Loader):
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = module.__spec__.loader = self._loader
-        _hasten()
-        try:
-            self._loader.exec_module(module)
-        finally:
-            loaded()
+    global _thresholds
+    if _thresholds is not None:
+        gc.set_threshold(*_thresholds)
+        _thresholds = None
+    deferred.end()
 
 
 def _hasten() -> None:
-    global _before
-    thresholds = gc.get_threshold()
-    _before = thresholds, _WARM_POOL in os.environ
-    os.environ.setdefault(_WARM_POOL, "0")
+    global _thresholds
+    _thresholds = gc.get_threshold()
     # Less often, not never: nobody calls `loaded` if an import fails that imports torch, too.
-    gc.set_threshold(_OBJECTS_OF_IMPORT, *thresholds[1:])
+    gc.set_threshold(_OBJECTS_OF_IMPORT, *_thresholds[1:])
+    deferred.begin()
+    around_load("torch._inductor.async_compile", _without_workers)
+
+
+@contextmanager
+def _hastened() -> Iterator[None]:
+    _hasten()
+    try:
+        yield
+    finally:
+        loaded()
+
+
+@contextmanager
+def _without_workers() -> Iterator[None]:
+    is_users = _WARM_POOL in os.environ
+    os.environ.setdefault(_WARM_POOL, "0")
+    try:
+        yield
+    finally:
+        if not is_users:
+            os.environ.pop(_WARM_POOL, None)
 
 
 def _load_library() -> None:

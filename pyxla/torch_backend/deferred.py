@@ -1,0 +1,149 @@
+"""What `import torch_xla` 2.8.1 imports whole compilers for: it comes when somebody uses it.
+
+    torch_xla.stablehlo   two of its functions; behind it are dynamo_bridge and torch's inductor
+    functorch.compile     three functions for torch_xla.experimental.scan; AOT autograd
+    torch._dynamo         two of its settings, which it gets when it is loaded
+    requests, yaml        for TPUs
+
+While torch_xla is imported, a stand-in takes the place of each that is not loaded yet: it has those names, and fetches
+the module for whoever wants another. Afterwards none is left in `sys.modules`; torch_xla.stablehlo and what it brings
+along are imported for whoever asks for them, also as attributes of their packages. (Not by `importlib`'s lazy loader:
+`inspect` asks every module for its file, which executes it, at times in the middle of another's import.)
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+from .loading import around_load
+
+_STABLEHLO, _DYNAMO = "torch_xla.stablehlo", "torch._dynamo"
+_FUNCTIONS = {
+    _STABLEHLO: ("save_as_stablehlo", "save_torch_model_as_stablehlo"),
+    "functorch.compile": ("aot_function", "make_boxed_func", "default_partition"),
+}
+_FOR_TPUS = ("requests", "yaml")
+_SETTINGS = ("automatic_dynamic_shapes", "specialize_float")
+# What torch_xla.stablehlo brings along, parts of torch_xla: the first cost nothing, and some of them define operators.
+_BROUGHT = (
+    "experimental.quantized",
+    "experimental.stablehlo_custom_call",
+    "experimental.xla_dynamic_reshape_ops",
+    "utils.buffer_donor_context",
+    "utils.dlpack",
+)
+_BROUGHT_LATER = ("_dynamo.dynamo_bridge", "experimental.unbounded_dynamism_export", "stablehlo")
+
+_stand_ins: dict[str, ModuleType] = {}
+
+
+def begin() -> None:
+    """Puts the stand-ins where torch_xla will look."""
+    for name, functions in _FUNCTIONS.items():
+        _put(_StandIn(name, {function: _later(name, function) for function in functions}))
+    for name in _FOR_TPUS:
+        _put(_StandIn(name, {}))
+    _put(_StandIn(_DYNAMO, {"config": _Settings()}))
+
+
+def end() -> None:
+    """Takes them out; what was set is set when torch._dynamo comes. Does nothing the second time."""
+    if not _stand_ins:
+        return
+    for name in _stand_ins:
+        _take_out(name)
+    settings = vars(_stand_ins[_DYNAMO].config) if _DYNAMO in _stand_ins else {}
+    if settings and _DYNAMO not in sys.modules:
+        around_load(_DYNAMO, lambda: _with_settings(settings))
+    torch_xla = sys.modules.get("torch_xla")
+    # It took its functions, and the module was not wanted for more.
+    if _STABLEHLO in _stand_ins and _STABLEHLO not in sys.modules and hasattr(torch_xla, "save_as_stablehlo"):
+        for part in _BROUGHT:
+            importlib.import_module(f"torch_xla.{part}")
+        for part in _BROUGHT_LATER:
+            _import_when_asked_for(f"torch_xla.{part}")
+    _stand_ins.clear()
+
+
+class _StandIn(ModuleType):
+    def __init__(self, name: str, contents: dict[str, object]):
+        super().__init__(name)
+        vars(self).update(contents)
+
+    def __getattr__(self, name: str) -> object:
+        # Python looks for names like __file__ in every module. It needs the real __path__ to import a part of this one;
+        # the two with functions have no parts, and it looks for theirs when it takes a name from them.
+        if name.startswith("__") and (name != "__path__" or self.__name__ in _FUNCTIONS):
+            raise AttributeError(name)
+        return getattr(_fetch(self.__name__), name)
+
+
+class _Settings:
+    """torch._dynamo.config before it is there: keeps the two, and what else is wanted fetches it."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _SETTINGS and isinstance(sys.modules.get(_DYNAMO), _StandIn):
+            vars(self)[name] = value
+        else:
+            setattr(_fetch(_DYNAMO).config, name, value)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(_fetch(_DYNAMO).config, name)
+
+
+def _put(stand_in: _StandIn) -> None:
+    if stand_in.__name__ not in sys.modules:
+        _stand_ins[stand_in.__name__] = sys.modules[stand_in.__name__] = stand_in
+
+
+def _take_out(name: str) -> ModuleType | None:
+    return sys.modules.pop(name) if isinstance(sys.modules.get(name), _StandIn) else None
+
+
+def _fetch(name: str) -> ModuleType:
+    """The module itself."""
+    stand_in = _take_out(name)
+    module = importlib.import_module(name)
+    if name == _DYNAMO and stand_in is not None:
+        _set(vars(stand_in.config))
+    return module
+
+
+def _later(module: str, name: str) -> Callable:
+    def function(*args, **kwargs):
+        return getattr(_fetch(module), name)(*args, **kwargs)
+
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = module
+    return function
+
+
+@contextmanager
+def _with_settings(settings: dict[str, object]) -> Iterator[None]:
+    yield
+    _set(settings)
+
+
+def _set(settings: dict[str, object]) -> None:
+    for name, value in settings.items():
+        setattr(sys.modules[_DYNAMO].config, name, value)
+
+
+def _import_when_asked_for(name: str) -> None:
+    """As an attribute of its package, which it has been since the package's import."""
+    parent, _, last = name.rpartition(".")
+    package = vars(importlib.import_module(parent))
+    before = package.get("__getattr__")
+
+    def __getattr__(attribute: str) -> object:
+        if attribute == last:
+            return importlib.import_module(name)
+        if before is not None:
+            return before(attribute)
+        raise AttributeError(f"module {parent!r} has no attribute {attribute!r}")
+
+    package["__getattr__"] = __getattr__

@@ -1,0 +1,53 @@
+"""What is done around the loading of a module, whoever imports it, and whenever."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+Around = Callable[[], AbstractContextManager]
+
+
+def around_load(name: str, around: Around) -> None:
+    """When the module is executed, it is inside `around()`."""
+    sys.meta_path.insert(0, _Finder(name, around))
+
+
+class _Finder:
+    """Finds the module as the other finders do, to be there when it is loaded: libraries may only ask whether it is."""
+
+    def __init__(self, name: str, around: Around):
+        self._name = name
+        self._around = around
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != self._name:
+            return None
+        others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+        specs = (finder.find_spec(name, path, target) for finder in others)
+        spec = next(filter(None, specs), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self._around)
+        return spec
+
+
+class _Loader(Loader):
+    """Loads a module as its own loader does."""
+
+    def __init__(self, loader: Loader, around: Around):
+        self._loader = loader
+        self._around = around
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = module.__spec__.loader = self._loader
+        with self._around():
+            self._loader.exec_module(module)

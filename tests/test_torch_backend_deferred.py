@@ -1,0 +1,154 @@
+"""What `import torch_xla` leaves for its first use, pyxla/torch_backend/deferred.py. Each test is a new process."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+IMPORTS = ["import torch, torch_xla", "import torch_xla, torch", "import pyxla, torch, torch_xla"]
+COMPILERS = ["torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd", "torch_xla._dynamo.dynamo_bridge"]
+# Of torch_xla as it is without us.
+ALONE = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+
+
+def seen(script: str, **environment: str):
+    done = subprocess.run(
+        [sys.executable, "-c", f"import json, sys\n{script}"],
+        env={**os.environ, "PJRT_DEVICE": "CPU", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("imports", IMPORTS)
+def test_an_eager_program_loads_no_compiler(imports):
+    script = f"""
+{imports}
+assert (torch.ones(4, device=torch_xla.device()) + 1).cpu().tolist() == [2] * 4
+print(json.dumps([name for name in {[*COMPILERS, "functorch.compile", "torch_xla.stablehlo"]} if name in sys.modules]))
+"""
+    assert seen(script) == []
+
+
+def test_torch_xla_alone_loads_them():
+    """If this one fails, torch_xla has learnt it, and the stand-ins can go."""
+    script = f"import torch_xla; print(json.dumps([name for name in {COMPILERS} if name in sys.modules]))"
+    assert seen(script, **ALONE) == COMPILERS
+
+
+@pytest.mark.parametrize("imports", IMPORTS)
+def test_nothing_stands_in_afterwards(imports):
+    script = f"""
+{imports}
+print(json.dumps([name for name, module in sys.modules.items() if type(module).__name__ == "_StandIn"]))
+"""
+    assert seen(script) == []
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "{name: repr(value) for name, value in torch._dynamo.config.get_config_copy().items()}",
+        # Handlers that torch_xla gives operators: XLA's and those that it defines itself.
+        'sorted(torch._C._dispatch_get_registrations_for_dispatch_key("XLA"))',
+        'sorted(name for name in torch._C._dispatch_get_all_op_names() if name.startswith("xla::"))',
+        # A part is an attribute of its package once it is loaded.
+        "(torch_xla.stablehlo, torch_xla._dynamo) and sorted({*dir(torch_xla)} - {'__getattr__'})",
+        "[torch_xla.save_as_stablehlo.__name__, torch_xla.save_torch_model_as_stablehlo.__module__]",
+    ],
+    ids=["settings", "handlers", "operators", "names", "functions"],
+)
+def test_as_without_us(what):
+    script = f"import torch, torch_xla; print(json.dumps({what}))"
+    # Sets are written in the order of their hashes.
+    assert seen(script, PYTHONHASHSEED="0") == seen(script, PYTHONHASHSEED="0", **ALONE)
+
+
+def test_a_module_as_an_attribute():
+    script = """
+import torch, torch_xla
+before = "torch_xla.stablehlo" in sys.modules
+names = [torch_xla.stablehlo.__name__, torch_xla._dynamo.dynamo_bridge.__name__]
+try:
+    torch_xla.nothing
+except AttributeError as error:
+    print(json.dumps([before, *names, str(error)]))
+"""
+    error = "module 'torch_xla' has no attribute 'nothing'"
+    assert seen(script) == [False, "torch_xla.stablehlo", "torch_xla._dynamo.dynamo_bridge", error]
+
+
+def test_a_function_of_torch_xla(tmp_path):
+    script = f"""
+import torch, torch_xla
+exported = torch.export.export(torch.nn.Linear(2, 3), (torch.ones(1, 2),))
+torch_xla.save_as_stablehlo(exported, {str(tmp_path / "saved")!r})
+print(json.dumps(None))
+"""
+    seen(script)
+    assert "stablehlo.dot_general" in (tmp_path / "saved/functions/forward.mlir").read_text()
+
+
+def test_scan_and_its_gradient():
+    """torch_xla's scan took three functions of functorch.compile; sums of 1 to 4 and what each adds to all of them."""
+    script = """
+import torch, torch_xla
+from torch_xla.experimental.scan import scan
+xs = torch.arange(1.0, 5, device=torch_xla.device(), requires_grad=True)
+total, sums = scan(lambda total, x: (total + x, total + x), torch.zeros((), device=torch_xla.device()), xs)
+sums.sum().backward()
+print(json.dumps([sums.cpu().tolist(), xs.grad.cpu().tolist()]))
+"""
+    assert seen(script) == [[1, 3, 6, 10], [4, 3, 2, 1]]
+
+
+@pytest.mark.parametrize("name", ["torch._dynamo", "functorch.compile", "requests"])
+def test_what_is_loaded_already_is_not_touched(name):
+    script = f"""
+import torch, {name}
+before = sys.modules["{name}"]
+import torch_xla
+print(json.dumps([sys.modules["{name}"] is before, torch._dynamo.config.automatic_dynamic_shapes]))
+"""
+    assert seen(script) == [True, False]
+
+
+def test_more_than_torch_xla_asks_for():
+    """As another version may: the module comes, and what was set before is set."""
+    script = """
+import torch
+from pyxla_torch_backend import deferred
+deferred.begin()
+torch._dynamo.config.automatic_dynamic_shapes = False
+lazy = "torch._dynamo.utils" not in sys.modules
+from functorch.compile import aot_module
+import yaml.nodes
+import torch._dynamo.utils
+torch._dynamo.config.suppress_errors = True
+deferred.end()
+config = torch._dynamo.config
+print(json.dumps([
+    lazy, aot_module.__name__, yaml.nodes.ScalarNode.__name__, config.automatic_dynamic_shapes, config.suppress_errors
+]))
+"""
+    assert seen(script) == [True, "aot_module", "ScalarNode", False, True]
+
+
+def test_an_import_that_fails_leaves_nothing(tmp_path):
+    (tmp_path / "torch_xla.py").write_text("from functorch.compile import aot_function\nraise ImportError('not here')")
+    script = """
+import torch
+try:
+    import torch_xla
+except ImportError:
+    pass
+import functorch.compile, yaml
+print(json.dumps([functorch.compile.aot_function.__module__, yaml.safe_load("[1]")]))
+"""
+    path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    assert seen(script, PYTHONPATH=path) == ["torch._functorch.aot_autograd", [1]]
