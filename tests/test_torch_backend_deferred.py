@@ -79,7 +79,7 @@ try:
 except AttributeError as error:
     print(json.dumps([before, *names, str(error)]))
 """
-    error = "module 'torch_xla' has no attribute 'nothing'"
+    error = "'module' object has no attribute 'nothing'"
     assert seen(script) == [False, "torch_xla.stablehlo", "torch_xla._dynamo.dynamo_bridge", error]
 
 

@@ -26,11 +26,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from . import deferred
-from .loading import around_load
+from pyxla_torch_backend import deferred
+from pyxla_torch_backend.loading import around_load, collect_rarely, rare_collections
 
 _LIBRARY = "pyxla_set_device.so"
-_OBJECTS_OF_IMPORT = 1_000_000
 _WARM_POOL = "TORCH_WARM_POOL"
 # The thresholds of the search for garbage to go back to.
 _thresholds: tuple[int, int, int] | None = None
@@ -56,10 +55,10 @@ def loaded() -> None:
 
 def _hasten() -> None:
     global _thresholds
-    _thresholds = gc.get_threshold()
-    # Less often, not never: nobody calls `loaded` if an import fails that imports torch, too.
-    gc.set_threshold(_OBJECTS_OF_IMPORT, *_thresholds[1:])
+    # Nobody calls `loaded` if an import of torch_xla fails that imports torch, too.
+    _thresholds = collect_rarely()
     deferred.begin()
+    around_load("torch_xla._dynamo.dynamo_bridge", rare_collections)
     around_load("torch._inductor.async_compile", _without_workers)
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-from .loading import around_load
+from pyxla_torch_backend.loading import around_load, rare_collections
 
 _STABLEHLO, _DYNAMO = "torch_xla.stablehlo", "torch._dynamo"
 _FUNCTIONS = {
@@ -57,7 +57,7 @@ def end() -> None:
     for name in _stand_ins:
         _take_out(name)
     settings = vars(_stand_ins[_DYNAMO].config) if _DYNAMO in _stand_ins else {}
-    if settings and _DYNAMO not in sys.modules:
+    if _DYNAMO in _stand_ins and _DYNAMO not in sys.modules:
         around_load(_DYNAMO, lambda: _with_settings(settings))
     torch_xla = sys.modules.get("torch_xla")
     # It took its functions, and the module was not wanted for more.
@@ -124,7 +124,8 @@ def _later(module: str, name: str) -> Callable:
 
 @contextmanager
 def _with_settings(settings: dict[str, object]) -> Iterator[None]:
-    yield
+    with rare_collections():
+        yield
     _set(settings)
 
 
@@ -136,14 +137,12 @@ def _set(settings: dict[str, object]) -> None:
 def _import_when_asked_for(name: str) -> None:
     """As an attribute of its package, which it has been since the package's import."""
     parent, _, last = name.rpartition(".")
-    package = vars(importlib.import_module(parent))
-    before = package.get("__getattr__")
+    package = importlib.import_module(parent)
+    before = getattr(package, "__getattr__", None)
 
     def __getattr__(attribute: str) -> object:
         if attribute == last:
             return importlib.import_module(name)
-        if before is not None:
-            return before(attribute)
-        raise AttributeError(f"module {parent!r} has no attribute {attribute!r}")
+        return before(attribute) if before is not None else object.__getattribute__(package, attribute)
 
-    package["__getattr__"] = __getattr__
+    package.__getattr__ = __getattr__

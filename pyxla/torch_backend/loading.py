@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 Around = Callable[[], AbstractContextManager]
+_OBJECTS_OF_IMPORT = 1_000_000
 
 
 def around_load(name: str, around: Around) -> None:
@@ -17,8 +19,25 @@ def around_load(name: str, around: Around) -> None:
     sys.meta_path.insert(0, _Finder(name, around))
 
 
+def collect_rarely() -> tuple[int, int, int]:
+    """Python looks for garbage less often, not never; returns the thresholds to go back to."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(_OBJECTS_OF_IMPORT, *thresholds[1:])
+    return thresholds
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """For imports of many modules, whose objects stay."""
+    thresholds = collect_rarely()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+
+
 class _Finder:
-    """Finds the module as the other finders do, to be there when it is loaded: libraries may only ask whether it is."""
+    """Finds the module as those behind it do, to be there when it is loaded: libraries may only ask whether it is."""
 
     def __init__(self, name: str, around: Around):
         self._name = name
@@ -29,8 +48,8 @@ class _Finder:
     ) -> ModuleSpec | None:
         if name != self._name:
             return None
-        others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
-        specs = (finder.find_spec(name, path, target) for finder in others)
+        behind = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        specs = (finder.find_spec(name, path, target) for finder in behind if hasattr(finder, "find_spec"))
         spec = next(filter(None, specs), None)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader, self._around)
