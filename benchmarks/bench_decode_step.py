@@ -11,6 +11,8 @@ import time
 import click
 
 DEVICES = {"cpu": "CPU", "cuda": "CUDA"}
+# Between two attentions: what the model chooses, separate ops, attention_to_qkv, attention_to_query.
+IN_ONE = {"auto": {}, "no": {"in_one": False}, "qkv": {"in_one": True}, "query": {"in_one": True, "to_query": True}}
 STEPS = 30
 
 
@@ -19,7 +21,8 @@ STEPS = 30
 @click.option("--config", default="llama-3-8b", help="tiny or llama-3-8b")
 @click.option("--seqs", default=64, help="Sequences of a step")
 @click.option("--contexts", default="1024,1024-4096,4096", help="One of all sequences, or from the first to the last")
-def main(device: str, config: str, seqs: int, contexts: str) -> None:
+@click.option("--in-one", type=click.Choice(list(IN_ONE)), default="auto", help="What one op computes")
+def main(device: str, config: str, seqs: int, contexts: str, in_one: str) -> None:
     """Times steps that only decode; XLA_FLAGS as examples/llama sets them."""
     os.environ["PJRT_DEVICE"] = DEVICES[device]
     from examples.llama.__main__ import CUBLAS
@@ -27,7 +30,7 @@ def main(device: str, config: str, seqs: int, contexts: str) -> None:
     if device == "cuda":
         os.environ["XLA_FLAGS"] = f"{CUBLAS} {os.environ.get('XLA_FLAGS', '')}".strip()
     batches = {text: _lengths(text, seqs) for text in contexts.split(",")}
-    engine = _engine(config, device, seqs, max(map(max, batches.values())) + STEPS + 16)
+    engine = _engine(config, device, seqs, max(map(max, batches.values())) + STEPS + 16, IN_ONE[in_one])
     for text, lengths in batches.items():
         seconds, host, read = _step(engine, lengths)
         click.echo(
@@ -42,7 +45,7 @@ def _lengths(text: str, seqs: int) -> list[int]:
     return [int(first) + span * number // max(1, seqs - 1) for number in range(seqs)]
 
 
-def _engine(config: str, device: str, seqs: int, longest: int):
+def _engine(config: str, device: str, seqs: int, longest: int, options: dict):
     import torch
     import torch_xla
 
@@ -51,7 +54,7 @@ def _engine(config: str, device: str, seqs: int, longest: int):
     from examples.llama.weights import load, random_weights
 
     shape, dtype = named_config(config), torch.bfloat16 if device == "cuda" else torch.float32
-    model = load(shape, random_weights(shape, 0, dtype), dtype, torch_xla.device())
+    model = load(shape, random_weights(shape, 0, dtype), dtype, torch_xla.device(), **options)
     blocks = seqs * -(-longest // 16)
     return Engine(
         model, num_blocks=blocks, max_seqs=seqs, max_step_tokens=max(8, seqs), max_length=longest, mode="compile"

@@ -16,18 +16,19 @@ pytestmark = pytest.mark.skipif(
     torch_xla.runtime.device_type() != "CPU", reason="compiles for a GPU that is not here: on the CPU"
 )
 
-# Ops that share a folder -> the name of their cases.
+# Ops that share a folder -> where their cases are.
 SHARING = {
-    "paged_attention": {"paged_attention": "CASES", "paged_attention_lse": "LSE_CASES"},
-    "rotary_embedding": {"rotary_embedding": "CASES", "rotary_embedding_inplace": "CASES"},
+    "attention_to_qkv": {"attention_to_qkv": "cases.CASES", "attention_to_query": "query_cases.QUERY_CASES"},
+    "paged_attention": {"paged_attention": "cases.CASES", "paged_attention_lse": "cases.LSE_CASES"},
+    "rotary_embedding": {"rotary_embedding": "cases.CASES", "rotary_embedding_inplace": "cases.CASES"},
 }
 
 
 def cases():
     for folder in OPS:
-        module = importlib.import_module(f"pyxla_kernels.{folder}.cases")
-        for name, which in SHARING.get(folder, {folder: "CASES"}).items():
-            for case in getattr(module, which):
+        for name, which in SHARING.get(folder, {folder: "cases.CASES"}).items():
+            module, attribute = which.split(".")
+            for case in getattr(importlib.import_module(f"pyxla_kernels.{folder}.{module}"), attribute):
                 yield pytest.param(name, case, id=f"{name}-{case.name}")
 
 

@@ -90,9 +90,9 @@ def test_greedy_tokens_are_those_that_transformers_generates(model, theirs):
     assert output == expected.tolist()
 
 
-def traced_logits(config, weights, dtype, tokens, cache_dtype=None, in_one=None):
+def traced_logits(config, weights, dtype, tokens, cache_dtype=None, **options):
     """[tokens, vocabulary] of one text, in one step, on the device."""
-    model = load(config, weights.__getitem__, dtype, DEVICE, in_one=in_one)
+    model = load(config, weights.__getitem__, dtype, DEVICE, **options)
     cache = PagedKVCache(
         config.num_hidden_layers,
         64,
@@ -134,15 +134,23 @@ def test_logits_in_bfloat16(deviation):
     assert ours_in_float32 < 1e-5 * exact.abs().max()
 
 
-def test_logits_with_what_lies_between_attentions_in_one_op():
-    """As above, for sizes that attention_to_qkv takes: one call of it is what each layer has behind its attention."""
+@pytest.mark.parametrize(
+    ("to_query", "calls"),
+    [
+        (False, {"attention_to_qkv": 4, "attention_to_query": 0, "rotary_and_cache": 4}),
+        (True, {"attention_to_qkv": 1, "attention_to_query": 3, "rotary_and_cache": 1}),
+    ],
+)
+def test_logits_with_what_lies_between_attentions_in_one_op(to_query, calls):
+    """As above, for sizes that the op takes: one call of it is what each layer has behind its attention."""
     changes = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "num_hidden_layers": 4}
     config = dataclasses.replace(TINY, **changes, initializer_range=0.1)
     weights = tensors(config, torch.bfloat16)
     tokens = [(7 * i) % 256 for i in range(60)]
     exact = logits(reference(config, weights, torch.float64), tokens)
-    ours = traced_logits(config, weights, torch.bfloat16, tokens, in_one=True)
-    assert len(hlo_text.custom_calls(hlo.lowered([ours]), "xla_gpu_attention_to_qkv")) == 4
+    ours = traced_logits(config, weights, torch.bfloat16, tokens, in_one=True, to_query=to_query)
+    module = hlo.lowered([ours])
+    assert {name: len(hlo_text.custom_calls(module, f"xla_gpu_{name}")) for name in calls} == calls
     error = (ours.cpu().double() - exact).abs()
     their_error = (logits(reference(config, weights, torch.bfloat16), tokens).double() - exact).abs()
     assert error.mean() <= 1.1 * their_error.mean()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ class Layer(nn.Module):
         self.rotary_and_cache = op_on(mesh, "rotary_and_cache", "heads")
         self.silu_and_mul = op_on(mesh, "silu_and_mul", "rows")
 
-    def attend(
+    def rotate(
         self,
         qkv: torch.Tensor,
         positions: torch.Tensor,
@@ -56,7 +57,7 @@ class Layer(nn.Module):
         kv_cache: torch.Tensor,
         metadata: AttentionMetadata,
     ) -> torch.Tensor:
-        """Attention of a step's tokens, [tokens, heads * head_dim]; `kv_cache` is updated in place.
+        """The queries of a step's tokens, [tokens, heads, head_dim]; keys and values go into `kv_cache`, in place.
 
         Args:
             qkv: [tokens, (heads + 2 * kv_heads) * head_dim], queries, keys and values.
@@ -65,12 +66,13 @@ class Layer(nn.Module):
             kv_cache: this layer's.
             metadata: the step's.
         """
-        tokens = qkv.shape[0]
         slots, scales = metadata.slot_mapping, self.attention.kv_scales
-        qkv = qkv.view(tokens, -1, self.head_dim)
-        query = self.rotary_and_cache(positions, qkv, cos_sin, kv_cache, slots, scales)
-        # Keys and values are in the cache.
-        return self.attention(query, None, None, kv_cache, metadata).view(tokens, -1)
+        qkv = qkv.view(len(qkv), -1, self.head_dim)
+        return self.rotary_and_cache(positions, qkv, cos_sin, kv_cache, slots, scales)
+
+    def attend(self, query: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
+        """Attention of a step's tokens, [tokens, heads * head_dim], to a cache that holds their keys and values."""
+        return self.attention(query, None, None, kv_cache, metadata).view(len(query), -1)
 
     def finish(
         self, attention: torch.Tensor, residual: torch.Tensor, norm: torch.Tensor, qkv: torch.Tensor | None
@@ -97,6 +99,21 @@ class Layer(nn.Module):
         weights = self.out, self.mlp_norm, self.gate_up, self.down, norm, qkv
         return ops.attention_to_qkv(attention, residual, *weights, self.eps)
 
+    def finish_to_query(
+        self,
+        attention: torch.Tensor,
+        residual: torch.Tensor,
+        following: Layer,
+        positions: torch.Tensor,
+        cos_sin: torch.Tensor,
+        kv_cache: torch.Tensor,
+        metadata: AttentionMetadata,
+    ) -> torch.Tensor:
+        """`finish` and the `rotate` of the layer that follows, in one op; `kv_cache` is that layer's."""
+        weights = self.out, self.mlp_norm, self.gate_up, self.down, following.attention_norm, following.qkv
+        places = positions, cos_sin, kv_cache, metadata.slot_mapping
+        return ops.attention_to_query(attention, residual, *weights, *places, self.eps)
+
 
 class Llama(nn.Module):
     """A Llama-architecture decoder over a paged cache.
@@ -107,14 +124,23 @@ class Llama(nn.Module):
         mesh: its axis "model" deals out heads and the MLP; None: one device.
         in_one: steps of few tokens compute what lies between two attentions in one op; only without a mesh, and where
             the op takes dtype and shape. None: if it does, on a GPU that it has code for.
+        to_query: that op goes on to the next layer's queries, keys and values, for a cache of `dtype`. Not by default,
+            as its kernel has not run on a GPU yet.
     """
 
     def __init__(
-        self, config: LlamaConfig, dtype: torch.dtype, mesh: Mesh | None = None, *, in_one: bool | None = None
+        self,
+        config: LlamaConfig,
+        dtype: torch.dtype,
+        mesh: Mesh | None = None,
+        *,
+        in_one: bool | None = None,
+        to_query: bool = False,
     ):
         super().__init__()
         self.config, self.dtype, self.mesh = config, dtype, mesh
         self.in_one = _can_be_in_one(config, dtype, mesh) if in_one is None else in_one
+        self.to_query = to_query
         self.embedding = _weight(dtype, config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config, dtype, mesh) for _ in range(config.num_hidden_layers))
         self.norm = _weight(dtype, config.hidden_size)
@@ -141,13 +167,22 @@ class Llama(nn.Module):
         """
         residual = embedding(tokens, self.embedding)
         first = self.layers[0]
+        in_one = self.in_one and len(tokens) <= MAX_TOKENS
+        finish = Layer.finish_in_one if in_one else Layer.finish
+        to_query = in_one and self.to_query and kv_caches[0].dtype == self.dtype
         x = linear(ops.rms_norm(residual, first.attention_norm, first.eps), first.qkv)
-        finish = Layer.finish_in_one if self.in_one and len(tokens) <= MAX_TOKENS else Layer.finish
-        nexts = [*((layer.attention_norm, layer.qkv) for layer in self.layers[1:]), (self.norm, None)]
-        for layer, (norm, next_qkv), kv_cache in zip(self.layers, nexts, kv_caches, strict=True):
-            attention = layer.attend(x, positions, self.cos_sin, kv_cache, metadata)
-            x = finish(layer, attention, residual, norm, next_qkv)
-        return x
+        query = first.rotate(x, positions, self.cos_sin, kv_caches[0], metadata)
+        layers = [*zip(self.layers, kv_caches, strict=True)]
+        for (layer, kv_cache), (following, next_cache) in itertools.pairwise(layers):
+            attention = layer.attend(query, kv_cache, metadata)
+            places = positions, self.cos_sin, next_cache, metadata
+            if to_query:
+                query = layer.finish_to_query(attention, residual, following, *places)
+            else:
+                x = finish(layer, attention, residual, following.attention_norm, following.qkv)
+                query = following.rotate(x, *places)
+        layer, kv_cache = layers[-1]
+        return finish(layer, layer.attend(query, kv_cache, metadata), residual, self.norm, None)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, vocabulary] of hidden states [rows, hidden]."""

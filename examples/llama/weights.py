@@ -35,6 +35,7 @@ def load(
     mesh: Mesh | None = None,
     *,
     in_one: bool | None = None,
+    to_query: bool = False,
 ) -> Llama:
     """The model with these weights on a device.
 
@@ -43,7 +44,7 @@ def load(
         read: from a name of Hugging Face's to the tensor, of any floating dtype, on the CPU.
         dtype: of weights and activations.
         device: where to.
-        mesh, in_one: as Llama takes them.
+        mesh, in_one, to_query: as Llama takes them.
 
     Returns:
         Llama.
@@ -52,7 +53,7 @@ def load(
         ArgumentError: heads or the MLP's inner size that the mesh's devices do not divide.
         PyxlaError: a tensor of another shape.
     """
-    model = Llama(config, dtype, mesh, in_one=in_one)
+    model = Llama(config, dtype, mesh, in_one=in_one, to_query=to_query)
     devices = 1 if mesh is None else mesh.shape()["model"]
     for name in ("num_key_value_heads", "intermediate_size"):
         size = getattr(config, name)

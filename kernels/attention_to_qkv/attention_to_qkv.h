@@ -14,15 +14,22 @@
 //   qkv_proj:            [columns, hidden], or null: out = norm(r) * input_norm, columns = hidden
 //   out:                 [tokens, columns], written
 //
+// attention_to_query, the folder's other op, goes on with out as heads of d elements, queries, keys and values: out is
+// the queries alone then, rotated, and keys, rotated, and values go into the cache (common/rotary.h, kv_store.h).
+//
 // T is bfloat16 or float16; norm(r) = r / sqrt(mean(r^2) + eps). Products and sums are formed in float. On the GPU r,
-// the gated product and what goes into a product are rounded to T between; on the host only residual and out are.
+// the gated product and what goes into a product are rounded to T between; on the host only residual and out are, and
+// what the cache gets.
 // Source: the decoder of "LLaMA", Touvron et al., 2023, arXiv:2302.13971.
 // Test: devtool test attention_to_qkv
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "common/float_type.h"
+#include "common/kv_store.h"
+#include "common/rotary.h"
 
 namespace attention_to_qkv {
 
@@ -30,6 +37,13 @@ namespace attention_to_qkv {
 constexpr int kMaxTokens = 64;
 /** width, hidden and inner are multiples of it: two blocks halve a product's sum, and take 128 of it at a time. */
 constexpr int kGranule = 256;
+/** d, of attention_to_query, is a multiple of it: its rotated pairs are loaded 16 at a time. */
+constexpr int kHeadGranule = 32;
+
+/** How attention_to_query goes on: the pairs are (j, j + d / 2), all of a head. */
+struct HeadsParams : pyxla::RotaryParams, pyxla::KvStoreParams {
+  int64_t heads;  // of the queries
+};
 
 struct Params {
   const void* attention;
@@ -39,16 +53,16 @@ struct Params {
   int64_t tokens, width, hidden, inner, columns;
   double eps;
   pyxla::FloatType dtype;
-  void* workspace;  // WorkspaceBytes, on the GPU
+  void* workspace;           // WorkspaceBytes, on the GPU
+  const HeadsParams* heads;  // null: out is what the last product returns
 };
 
-// Columns [begin, end) of out [tokens, columns] = x [tokens, k] * weight [columns, k]^T on the calling thread; x and
-// out are floats, weight is in T.
-void MultiplyHost(pyxla::FloatType dtype, const float* x, const void* weight, float* out, int64_t tokens, int64_t k,
-                  int64_t columns, int64_t begin, int64_t end);
+/** Calls run(begin, end) for pieces of [0, items), at least per_piece long, in any order or at once. */
+using ParallelFor =
+    std::function<void(int64_t items, int64_t per_piece, const std::function<void(int64_t begin, int64_t end)>& run)>;
 
-// to[i] = norm(from)[i] * weight[i] of each row, from and to [tokens, hidden] floats.
-void NormHost(const Params& params, const float* from, const void* weight, float* to);
+// Positions and slots are in range.
+void AttentionToQkvHost(const Params& params, const ParallelFor& parallel_for);
 
 }  // namespace attention_to_qkv
 

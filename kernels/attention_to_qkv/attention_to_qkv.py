@@ -1,16 +1,21 @@
-"""attention_to_qkv: what a decoder layer computes between its attention and the next layer's, for few tokens."""
+"""attention_to_qkv: what a decoder layer computes between its attention and the next layer's, for few tokens.
+
+attention_to_query goes on to where the next attention begins.
+"""
 
 import torch
+from pyxla_kernels.common.kv_store import check_slots_and_scales, store
 from pyxla_kernels.common.rms_norm import inverse_rms
+from pyxla_kernels.common.rotary import angles, check_angles, rotate
 
 from pyxla import Check, accumulation_dtype, custom_op
-
-check = Check("attention_to_qkv")
 
 #: The rows of one matrix product on the GPU.
 MAX_TOKENS = 64
 #: width, hidden and inner are multiples of it.
 GRANULE = 256
+#: d of attention_to_query is a multiple of it.
+HEAD_GRANULE = 32
 
 
 @custom_op(mutates=["residual"])
@@ -54,20 +59,90 @@ def attention_to_qkv(
     Source: the decoder of Touvron et al., "LLaMA: Open and Efficient Foundation Language Models", 2023,
     arXiv:2302.13971.
     """
-    wide = accumulation_dtype(attention.dtype)
+    weights = o_proj, post_attention_norm, gate_up_proj, down_proj, input_norm
+    return _project(_finish(attention, residual, *weights, eps), qkv_proj).to(attention.dtype)
 
-    def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return x.to(wide) @ weight.to(wide).t()
+
+@custom_op(library="attention_to_qkv", mutates=["residual", "kv_cache"])
+def attention_to_query(
+    attention: torch.Tensor,
+    residual: torch.Tensor,
+    o_proj: torch.Tensor,
+    post_attention_norm: torch.Tensor,
+    gate_up_proj: torch.Tensor,
+    down_proj: torch.Tensor,
+    input_norm: torch.Tensor,
+    qkv_proj: torch.Tensor,
+    positions: torch.Tensor,
+    cos_sin_cache: torch.Tensor,
+    kv_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    eps: float = 1e-6,
+) -> torch.Tensor:
+    """attention_to_qkv, then rotary_and_cache: the next layer's queries, and its keys and values in its cache.
+
+    Args:
+        attention, residual, o_proj, post_attention_norm, gate_up_proj, down_proj, input_norm, eps: as in
+            attention_to_qkv.
+        qkv_proj: [(heads + 2 * kv_heads) * d, hidden], the next layer's: rows of the queries, at least one head, of
+            the keys, and of the values; d a multiple of 32.
+        positions: [tokens], int32 or int64; the row of cos_sin_cache for each token, also for one that is left out.
+        cos_sin_cache: [max_position, d], attention's dtype or float32; in a row the cosines of all
+            pairs (j, j + d / 2), then the sines.
+        kv_cache: [2, blocks, block_size, kv_heads, d] or [2, blocks, block_size, kv_heads * d], attention's dtype, the
+            next layer's; [0] the keys, [1] the values; updated in place.
+        slot_mapping: [tokens], int32 or int64; slot `block * block_size + offset`, or -1 for a token that is left out.
+            The others differ from one another.
+
+    Returns:
+        [tokens, heads, d], the queries, rotated. What the last product returns is rotated in float32 and rounded once.
+
+    Raises:
+        ArgumentError: as attention_to_qkv; also for what comes here anew, on CPU tensors a position or slot out of
+            range too.
+        RuntimeError: on XLA:CPU for the latter; XLA:CUDA makes NaN of what it rotates of a token whose position is out
+            of range, and leaves out of the cache every token whose slot is. Where the GPU's compute capability is not
+            9.0.
+
+    Source: as attention_to_qkv and rotary_and_cache.
+    """
+    check = Check("attention_to_query")
+    weights = o_proj, post_attention_norm, gate_up_proj, down_proj, input_norm
+    d = cos_sin_cache.shape[1]
+    kv_heads = kv_cache.shape[3:].numel() // d
+    qkv = _project(_finish(attention, residual, *weights, eps), qkv_proj).unflatten(1, (-1, d))
+    query, key, value = qkv.split([qkv.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
+    cos, sin = angles(check, positions, qkv, cos_sin_cache)
+    key, value = (x.to(attention.dtype) for x in (rotate(key, cos, sin, True), value))
+    store(check, key, value, kv_cache, slot_mapping, None)
+    return rotate(query, cos, sin, True).to(attention.dtype)
+
+
+def _finish(
+    attention: torch.Tensor,
+    residual: torch.Tensor,
+    o_proj: torch.Tensor,
+    post_attention_norm: torch.Tensor,
+    gate_up_proj: torch.Tensor,
+    down_proj: torch.Tensor,
+    input_norm: torch.Tensor,
+    eps: float,
+) -> torch.Tensor:
+    """The next layer's norm, wide; residual is updated."""
+    wide = accumulation_dtype(attention.dtype)
 
     def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return x * inverse_rms(x, eps) * weight.to(wide)
 
-    total = residual.to(wide) + product(attention, o_proj)
-    gate, up = product(norm(total, post_attention_norm), gate_up_proj).chunk(2, dim=-1)
-    total = total + product(torch.nn.functional.silu(gate) * up, down_proj)
+    total = residual.to(wide) + _project(attention.to(wide), o_proj)
+    gate, up = _project(norm(total, post_attention_norm), gate_up_proj).chunk(2, dim=-1)
+    total = total + _project(torch.nn.functional.silu(gate) * up, down_proj)
     residual.copy_(total)
-    out = norm(total, input_norm)
-    return (out if qkv_proj is None else product(out, qkv_proj)).to(attention.dtype)
+    return norm(total, input_norm)
+
+
+def _project(x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+    return x if weight is None else x @ weight.to(x.dtype).t()
 
 
 @attention_to_qkv.register_fake
@@ -82,6 +157,66 @@ def _(
     qkv_proj: torch.Tensor | None,
     eps: float = 1e-6,
 ) -> torch.Tensor:
+    check = Check("attention_to_qkv")
+    weights = o_proj, post_attention_norm, gate_up_proj, down_proj, input_norm, qkv_proj
+    return attention.new_empty(_check_products(check, attention, residual, *weights, eps))
+
+
+@attention_to_query.register_fake
+def _(
+    attention: torch.Tensor,
+    residual: torch.Tensor,
+    o_proj: torch.Tensor,
+    post_attention_norm: torch.Tensor,
+    gate_up_proj: torch.Tensor,
+    down_proj: torch.Tensor,
+    input_norm: torch.Tensor,
+    qkv_proj: torch.Tensor,
+    positions: torch.Tensor,
+    cos_sin_cache: torch.Tensor,
+    kv_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    eps: float = 1e-6,
+) -> torch.Tensor:
+    check = Check("attention_to_query")
+    weights = o_proj, post_attention_norm, gate_up_proj, down_proj, input_norm, qkv_proj
+    tokens, columns = _check_products(check, attention, residual, *weights, eps)
+
+    check.rank("cos_sin_cache", cos_sin_cache, 2)
+    d = cos_sin_cache.shape[1]
+    is_granular = d > 0 and d % HEAD_GRANULE == 0
+    check.that(is_granular, "cos_sin_cache", f"a last dimension that is a multiple of {HEAD_GRANULE}", d)
+    check.that(columns % d == 0, "qkv_proj", f"rows in a multiple of cos_sin_cache's {d}", columns)
+    check_angles(check, attention.new_empty((tokens, columns // d, d)), positions, cos_sin_cache)
+
+    check.dtype(
+        "kv_cache", kv_cache, (attention.dtype,), hint="for a float8 cache use attention_to_qkv and rotary_and_cache"
+    )
+    shape = tuple(kv_cache.shape)
+    check.that(len(shape) in (4, 5), "kv_cache", "rank 4 or 5", f"shape {shape}")
+    check.that(shape[0] == 2, "kv_cache", "a first dimension of 2, keys and values", shape[0])
+    fits = shape[-1] == d if len(shape) == 5 else shape[-1] % d == 0
+    check.that(fits, "kv_cache", f"heads of cos_sin_cache's size {d}", f"shape {shape}")
+    kv_heads = kv_cache.shape[3:].numel() // d
+    heads = columns // d - 2 * kv_heads
+    check.that(heads > 0, "qkv_proj", f"more heads than the {2 * kv_heads} of keys and values", columns // d)
+    check_slots_and_scales(check, tokens, kv_heads, kv_cache, slot_mapping, None)
+    return attention.new_empty((tokens, heads, d))
+
+
+def _check_products(
+    check: Check,
+    attention: torch.Tensor,
+    residual: torch.Tensor,
+    o_proj: torch.Tensor,
+    post_attention_norm: torch.Tensor,
+    gate_up_proj: torch.Tensor,
+    down_proj: torch.Tensor,
+    input_norm: torch.Tensor,
+    qkv_proj: torch.Tensor | None,
+    eps: float,
+) -> tuple[int, int]:
+    """Raises ArgumentError for what does not fit together; else the shape of the last product."""
     check.dtype("attention", attention, (torch.bfloat16, torch.float16), reference=(torch.float64,))
     ranked = {"attention": attention, "residual": residual, "down_proj": down_proj, "qkv_proj": qkv_proj}
     for name, tensor in ranked.items():
@@ -92,8 +227,8 @@ def _(
     hint = "for more tokens use the ops that it stands for"
     check.that(tokens <= MAX_TOKENS, "attention", f"at most {MAX_TOKENS} tokens", tokens, hint)
     for name, what, size in (("attention", "width", width), ("residual", "hidden size", hidden)):
-        _check_granule(name, what, size)
-    _check_granule("down_proj", "inner size", inner)
+        _check_granule(check, name, what, size)
+    _check_granule(check, "down_proj", "inner size", inner)
     check.that(columns > 0 and columns % 8 == 0, "qkv_proj", "rows in a positive multiple of 8", columns)
     for name, tensor, shape in (
         ("residual", residual, (tokens, hidden)),
@@ -109,16 +244,17 @@ def _(
             check.shape(name, tensor, shape)
     check.finite("eps", eps)
     check.that(eps >= 0, "eps", "a number that is not negative", eps)
-    return attention.new_empty((tokens, columns))
+    return tokens, columns
 
 
-def _check_granule(name: str, what: str, size: int) -> None:
+def _check_granule(check: Check, name: str, what: str, size: int) -> None:
     article = "an" if what[0] in "aeiou" else "a"
     expected = f"{article} {what} that is a multiple of {GRANULE}"
     check.that(size > 0 and size % GRANULE == 0, name, expected, size)
 
 
 @attention_to_qkv.register_workspace
+@attention_to_query.register_workspace
 def workspace_bytes(
     attention: torch.Tensor,
     residual: torch.Tensor,

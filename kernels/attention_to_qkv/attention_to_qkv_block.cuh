@@ -16,6 +16,7 @@ enum NamedBarrier { kScalesAreThere = 1, kTileIsThere };
 using AddShape = Shape<64, false, true>;
 using GateShape = Shape<112, true, false>;
 using QkvShape = Shape<96, false, true>;
+using QueryShape = Shape<96, false, true, true>;
 
 struct DeviceParams {
   Product o, gate_up, down, qkv;
@@ -25,6 +26,7 @@ struct DeviceParams {
   int tokens;
   float eps;
   bool has_qkv;  // else out is the norm itself
+  HeadsParams heads;
 };
 
 struct Shared {
@@ -92,6 +94,12 @@ __device__ inline float2 StoreTwo(void* base, int64_t at, float x, float y) {
     return __bfloat1622float2(two);
   }
 }
+
+// Where a thread's elements of a tile are: rows row and row + 8, two columns of each eight.
+struct Place {
+  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  int row = warp * 16 + lane / 4, column = lane % 4 * 2;
+};
 
 // half = the columns of a tile that this block completes, both blocks' sums: the first half is the even block's.
 template <int kColumns>

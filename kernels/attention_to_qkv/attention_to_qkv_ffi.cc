@@ -1,56 +1,63 @@
-// Checks and the two handlers of attention_to_qkv(attention, residual(a!), o_proj, post_attention_norm, gate_up_proj,
-// down_proj, input_norm, qkv_proj?, eps) -> out. See attention_to_qkv.h.
-#include <cmath>
-#include <vector>
-
+// Checks and the handlers of attention_to_qkv(attention, residual(a!), o_proj, post_attention_norm, gate_up_proj,
+// down_proj, input_norm, qkv_proj?, eps) -> out, and of attention_to_query(..., qkv_proj, positions, cos_sin_cache,
+// kv_cache(b!), slot_mapping, eps) -> query. See attention_to_qkv.h.
 #include "attention_to_qkv/attention_to_qkv.h"
 #include "common/checks.h"
 #include "common/cuda.h"
-#include "common/dtype.h"
+#include "common/kv_store_ffi.h"
 #include "common/op_table.h"
 #include "common/parallel.h"
+#include "common/rotary_ffi.h"
 
 namespace {
 
+using attention_to_qkv::HeadsParams;
 using attention_to_qkv::Params;
 using pyxla::CheckShape;
 using pyxla::Mismatch;
 
-constexpr char kOp[] = "attention_to_qkv";
-
 struct Arguments {
+  const char* op;
+  double eps;
   ffi::AnyBuffer attention, residual, o_proj, post_attention_norm, gate_up_proj, down_proj, input_norm;
   std::optional<ffi::AnyBuffer> qkv_proj;
-  double eps;
+  // attention_to_query's alone.
+  std::optional<ffi::AnyBuffer> positions{}, cos_sin_cache{}, kv_cache{}, slot_mapping{};
 };
 
-ffi::Error CheckGranule(const char* argument, const char* what, int64_t size) {
+struct Results {
+  ffi::AnyBuffer new_residual;
+  std::optional<ffi::AnyBuffer> new_cache;  // attention_to_query's alone
+  ffi::AnyBuffer out;
+};
+
+ffi::Error CheckGranule(const char* op, const char* argument, const char* what, int64_t size) {
   if (size > 0 && size % attention_to_qkv::kGranule == 0) return ffi::Error::Success();
-  return Mismatch(kOp, argument, std::string(what) + " a multiple of " + std::to_string(attention_to_qkv::kGranule),
+  return Mismatch(op, argument, std::string(what) + " a multiple of " + std::to_string(attention_to_qkv::kGranule),
                   size);
 }
 
-// Checks the arguments and fills in what both platforms' functions take.
-ffi::Error MakeParams(const Arguments& a, ffi::AnyBuffer new_residual, ffi::AnyBuffer out, Params* params) {
-  PYXLA_RETURN_IF_ERROR(pyxla::CheckDtype(kOp, "attention", a.attention, {ffi::BF16, ffi::F16}));
-  PYXLA_RETURN_IF_ERROR(pyxla::CheckRank(kOp, "attention", a.attention, 2));
-  PYXLA_RETURN_IF_ERROR(pyxla::CheckRank(kOp, "residual", a.residual, 2));
-  PYXLA_RETURN_IF_ERROR(pyxla::CheckRank(kOp, "down_proj", a.down_proj, 2));
-  if (a.qkv_proj) PYXLA_RETURN_IF_ERROR(pyxla::CheckRank(kOp, "qkv_proj", *a.qkv_proj, 2));
+// Checks the products' arguments and fills in what both platforms' functions take of them.
+ffi::Error MakeProductParams(const Arguments& a, const Results& results, Params* params) {
+  PYXLA_RETURN_IF_ERROR(pyxla::CheckDtype(a.op, "attention", a.attention, {ffi::BF16, ffi::F16}));
+  PYXLA_RETURN_IF_ERROR(pyxla::CheckRank(a.op, "attention", a.attention, 2));
+  PYXLA_RETURN_IF_ERROR(pyxla::CheckRank(a.op, "residual", a.residual, 2));
+  PYXLA_RETURN_IF_ERROR(pyxla::CheckRank(a.op, "down_proj", a.down_proj, 2));
+  if (a.qkv_proj) PYXLA_RETURN_IF_ERROR(pyxla::CheckRank(a.op, "qkv_proj", *a.qkv_proj, 2));
   const int64_t tokens = a.attention.dimensions()[0], width = a.attention.dimensions()[1];
   const int64_t hidden = a.residual.dimensions()[1], inner = a.down_proj.dimensions()[1];
   const int64_t columns = a.qkv_proj ? a.qkv_proj->dimensions()[0] : hidden;
   if (tokens > attention_to_qkv::kMaxTokens) {
-    return Mismatch(kOp, "attention", "at most " + std::to_string(attention_to_qkv::kMaxTokens) + " tokens", tokens);
+    return Mismatch(a.op, "attention", "at most " + std::to_string(attention_to_qkv::kMaxTokens) + " tokens", tokens);
   }
-  PYXLA_RETURN_IF_ERROR(CheckGranule("attention", "a width that is", width));
-  PYXLA_RETURN_IF_ERROR(CheckGranule("residual", "a hidden size that is", hidden));
-  PYXLA_RETURN_IF_ERROR(CheckGranule("down_proj", "an inner size that is", inner));
-  if (columns <= 0 || columns % 8 != 0) return Mismatch(kOp, "qkv_proj", "rows in a positive multiple of 8", columns);
+  PYXLA_RETURN_IF_ERROR(CheckGranule(a.op, "attention", "a width that is", width));
+  PYXLA_RETURN_IF_ERROR(CheckGranule(a.op, "residual", "a hidden size that is", hidden));
+  PYXLA_RETURN_IF_ERROR(CheckGranule(a.op, "down_proj", "an inner size that is", inner));
+  if (columns <= 0 || columns % 8 != 0) return Mismatch(a.op, "qkv_proj", "rows in a positive multiple of 8", columns);
 
   const auto check = [&](const char* name, const ffi::AnyBuffer& buffer, std::initializer_list<int64_t> shape) {
-    ffi::Error error = pyxla::CheckDtype(kOp, name, buffer, {a.attention.element_type()});
-    return error.failure() ? error : CheckShape(kOp, name, buffer, shape);
+    ffi::Error error = pyxla::CheckDtype(a.op, name, buffer, {a.attention.element_type()});
+    return error.failure() ? error : CheckShape(a.op, name, buffer, shape);
   };
   PYXLA_RETURN_IF_ERROR(check("residual", a.residual, {tokens, hidden}));
   PYXLA_RETURN_IF_ERROR(check("o_proj", a.o_proj, {hidden, width}));
@@ -59,8 +66,7 @@ ffi::Error MakeParams(const Arguments& a, ffi::AnyBuffer new_residual, ffi::AnyB
   PYXLA_RETURN_IF_ERROR(check("down_proj", a.down_proj, {hidden, inner}));
   PYXLA_RETURN_IF_ERROR(check("input_norm", a.input_norm, {hidden}));
   if (a.qkv_proj) PYXLA_RETURN_IF_ERROR(check("qkv_proj", *a.qkv_proj, {columns, hidden}));
-  PYXLA_RETURN_IF_ERROR(check("out", out, {tokens, columns}));
-  PYXLA_RETURN_IF_ERROR(pyxla::CheckInPlace(kOp, "residual", a.residual, new_residual));
+  PYXLA_RETURN_IF_ERROR(pyxla::CheckInPlace(a.op, "residual", a.residual, results.new_residual));
   *params = {.attention = a.attention.untyped_data(),
              .residual = a.residual.untyped_data(),
              .o_proj = a.o_proj.untyped_data(),
@@ -69,7 +75,7 @@ ffi::Error MakeParams(const Arguments& a, ffi::AnyBuffer new_residual, ffi::AnyB
              .down_proj = a.down_proj.untyped_data(),
              .input_norm = a.input_norm.untyped_data(),
              .qkv_proj = a.qkv_proj ? a.qkv_proj->untyped_data() : nullptr,
-             .out = out.untyped_data(),
+             .out = results.out.untyped_data(),
              .tokens = tokens,
              .width = width,
              .hidden = hidden,
@@ -77,78 +83,116 @@ ffi::Error MakeParams(const Arguments& a, ffi::AnyBuffer new_residual, ffi::AnyB
              .columns = columns,
              .eps = a.eps,
              .dtype = pyxla::FloatTypeOf(a.attention.element_type()),
-             .workspace = nullptr};
+             .workspace = nullptr,
+             .heads = nullptr};
   return ffi::Error::Success();
 }
 
-template <typename From>
-std::vector<float> Floats(const From* from, int64_t n) {
-  std::vector<float> floats(n);
-  pyxla::Convert(from, floats.data(), n);
-  return floats;
-}
-
-// The formula of attention_to_qkv.h, line by line, in floats.
-template <typename T>
-void RunOnHost(ffi::ThreadPool& pool, const Params& p) {
-  const auto product = [&](const std::vector<float>& x, const void* weight, int64_t k, int64_t columns) {
-    constexpr int64_t kMultiplicationsPerPiece = 1 << 20;
-    std::vector<float> out(p.tokens * columns);
-    pyxla::ParallelFor(pool, columns, kMultiplicationsPerPiece / (p.tokens * k), [&](int64_t begin, int64_t end) {
-      attention_to_qkv::MultiplyHost(p.dtype, x.data(), weight, out.data(), p.tokens, k, columns, begin, end);
-    });
-    return out;
-  };
-  T* residual = static_cast<T*>(p.residual);
-  std::vector<float> r = Floats(residual, p.tokens * p.hidden), h(r.size());
-  const auto add = [&](const std::vector<float>& x) {
-    for (size_t i = 0; i < r.size(); ++i) r[i] += x[i];
-  };
-
-  add(product(Floats(static_cast<const T*>(p.attention), p.tokens * p.width), p.o_proj, p.width, p.hidden));
-  attention_to_qkv::NormHost(p, r.data(), p.post_attention_norm, h.data());
-  const std::vector<float> gate_up = product(h, p.gate_up_proj, p.hidden, 2 * p.inner);
-  std::vector<float> gated(p.tokens * p.inner);
-  for (int64_t token = 0; token < p.tokens; ++token) {
-    for (int64_t i = 0; i < p.inner; ++i) {
-      const float gate = gate_up[token * 2 * p.inner + i], up = gate_up[(token * 2 + 1) * p.inner + i];
-      gated[token * p.inner + i] = gate / (1 + std::exp(-gate)) * up;
-    }
+// The same for what goes on behind them.
+ffi::Error MakeHeadsParams(const Arguments& a, const Results& results, int64_t columns, HeadsParams* heads) {
+  PYXLA_RETURN_IF_ERROR(pyxla::CheckRank(a.op, "cos_sin_cache", *a.cos_sin_cache, 2));
+  const int64_t tokens = a.attention.dimensions()[0], d = a.cos_sin_cache->dimensions()[1];
+  if (d <= 0 || d % attention_to_qkv::kHeadGranule != 0) {
+    return Mismatch(a.op, "cos_sin_cache",
+                    "a last dimension that is a multiple of " + std::to_string(attention_to_qkv::kHeadGranule), d);
   }
-  add(product(gated, p.down_proj, p.inner, p.hidden));
-  pyxla::Convert(r.data(), residual, p.tokens * p.hidden);
-  attention_to_qkv::NormHost(p, r.data(), p.input_norm, h.data());
-  const std::vector<float> out = p.qkv_proj == nullptr ? h : product(h, p.qkv_proj, p.hidden, p.columns);
-  pyxla::Convert(out.data(), static_cast<T*>(p.out), p.tokens * p.columns);
+  if (columns % d != 0) {
+    return Mismatch(a.op, "qkv_proj", "rows in a multiple of cos_sin_cache's " + std::to_string(d), columns);
+  }
+  PYXLA_RETURN_IF_ERROR(pyxla::CheckDtype(a.op, "kv_cache", *a.kv_cache, {a.attention.element_type()}));
+  PYXLA_RETURN_IF_ERROR(pyxla::CheckKvCache(a.op, a.attention, *a.kv_cache));
+  const auto dims = a.kv_cache->dimensions();
+  if (dims.size() == 5 ? dims[4] != d : dims[3] % d != 0) {
+    return Mismatch(a.op, "kv_cache", "heads of cos_sin_cache's size " + std::to_string(d),
+                    "shape " + pyxla::ShapeText(dims));
+  }
+  const int64_t kv_heads = dims.size() == 5 ? dims[3] : dims[3] / d;
+  heads->heads = columns / d - 2 * kv_heads;
+  if (heads->heads <= 0) {
+    return Mismatch(a.op, "qkv_proj", "more heads than the " + std::to_string(2 * kv_heads) + " of keys and values",
+                    columns / d);
+  }
+  PYXLA_RETURN_IF_ERROR(CheckShape(a.op, "query", results.out, {tokens, heads->heads, d}));
+  PYXLA_RETURN_IF_ERROR(
+      pyxla::MakeRotaryParams(a.op, results.out, *a.positions, *a.cos_sin_cache, /*is_neox=*/true, heads));
+  return pyxla::MakeKvStoreParams(a.op, tokens, kv_heads, *a.kv_cache, *a.slot_mapping, {}, *results.new_cache, heads);
 }
 
-constexpr auto Host = [](ffi::ThreadPool pool, auto new_residual, auto out, auto /*workspace*/, auto... arguments) {
-  Params params;
-  PYXLA_RETURN_IF_ERROR(MakeParams({arguments...}, *new_residual, *out, &params));
-  if (params.tokens == 0) return ffi::Error::Success();
-  pyxla::DispatchFloat(params.dtype, [&](auto tag) { RunOnHost<typename decltype(tag)::type>(pool, params); });
+// All of it; `heads` is filled in for attention_to_query.
+ffi::Error MakeParams(const Arguments& a, const Results& results, HeadsParams* heads, Params* params) {
+  PYXLA_RETURN_IF_ERROR(MakeProductParams(a, results, params));
+  const char* out = a.kv_cache ? "query" : "out";
+  PYXLA_RETURN_IF_ERROR(pyxla::CheckDtype(a.op, out, results.out, {a.attention.element_type()}));
+  if (!a.kv_cache) return CheckShape(a.op, out, results.out, {params->tokens, params->columns});
+  PYXLA_RETURN_IF_ERROR(MakeHeadsParams(a, results, params->columns, heads));
+  params->heads = heads;
   return ffi::Error::Success();
+}
+
+ffi::Error RunOnHost(ffi::ThreadPool& pool, const Arguments& arguments, const Results& results) {
+  Params params;
+  HeadsParams heads;
+  PYXLA_RETURN_IF_ERROR(MakeParams(arguments, results, &heads, &params));
+  if (params.heads != nullptr) {
+    PYXLA_RETURN_IF_ERROR(pyxla::CheckPositions(arguments.op, heads));
+    PYXLA_RETURN_IF_ERROR(pyxla::CheckSlots(arguments.op, heads, params.tokens));
+  }
+  attention_to_qkv::AttentionToQkvHost(params, [&](int64_t items, int64_t per_piece, const auto& run) {
+    pyxla::ParallelFor(pool, items, per_piece, run);
+  });
+  return ffi::Error::Success();
+}
+
+using Result = ffi::Result<ffi::AnyBuffer>;
+
+constexpr auto Host = [](ffi::ThreadPool pool, Result new_residual, Result out, Result /*workspace*/,
+                         auto... arguments) {
+  return RunOnHost(pool, {"attention_to_qkv", arguments...}, {*new_residual, {}, *out});
 };
 
-// The results and arguments on both platforms.
+constexpr auto HostQuery = [](ffi::ThreadPool pool, Result new_residual, Result new_cache, Result query,
+                              Result /*workspace*/, auto... arguments) {
+  return RunOnHost(pool, {"attention_to_query", arguments...}, {*new_residual, *new_cache, *query});
+};
+
+// The arguments on both platforms.
 template <typename Binding>
-auto Bind(Binding binding) {
+auto Bind(Binding&& binding) {
   return std::move(binding)
-      .template Ret<ffi::AnyBuffer>()                 // new_residual
-      .template Ret<ffi::AnyBuffer>()                 // out
-      .template Ret<ffi::AnyBuffer>()                 // workspace
-      .template Arg<ffi::AnyBuffer>()                 // attention
-      .template Arg<ffi::AnyBuffer>()                 // residual
-      .template Arg<ffi::AnyBuffer>()                 // o_proj
-      .template Arg<ffi::AnyBuffer>()                 // post_attention_norm
-      .template Arg<ffi::AnyBuffer>()                 // gate_up_proj
-      .template Arg<ffi::AnyBuffer>()                 // down_proj
-      .template Arg<ffi::AnyBuffer>()                 // input_norm
-      .template Arg<std::optional<ffi::AnyBuffer>>()  // qkv_proj
-      .template Attr<double>("eps");
+      .template Attr<double>("eps")
+      .template Arg<ffi::AnyBuffer>()                  // attention
+      .template Arg<ffi::AnyBuffer>()                  // residual
+      .template Arg<ffi::AnyBuffer>()                  // o_proj
+      .template Arg<ffi::AnyBuffer>()                  // post_attention_norm
+      .template Arg<ffi::AnyBuffer>()                  // gate_up_proj
+      .template Arg<ffi::AnyBuffer>()                  // down_proj
+      .template Arg<ffi::AnyBuffer>()                  // input_norm
+      .template Arg<std::optional<ffi::AnyBuffer>>();  // qkv_proj
 }
 
-XLA_FFI_DEFINE_HANDLER(kHost, Host, Bind(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+template <typename Binding>
+auto BindQuery(Binding&& binding) {
+  return Bind(std::move(binding))
+      .template Arg<ffi::AnyBuffer>()   // positions
+      .template Arg<ffi::AnyBuffer>()   // cos_sin_cache
+      .template Arg<ffi::AnyBuffer>()   // kv_cache
+      .template Arg<ffi::AnyBuffer>();  // slot_mapping
+}
+
+XLA_FFI_DEFINE_HANDLER(kHost, Host,
+                       Bind(ffi::Ffi::Bind()
+                                .Ctx<ffi::ThreadPool>()
+                                .Ret<ffi::AnyBuffer>()     // new_residual
+                                .Ret<ffi::AnyBuffer>()     // out
+                                .Ret<ffi::AnyBuffer>()));  // workspace
+
+XLA_FFI_DEFINE_HANDLER(kHostQuery, HostQuery,
+                       BindQuery(ffi::Ffi::Bind()
+                                     .Ctx<ffi::ThreadPool>()
+                                     .Ret<ffi::AnyBuffer>()     // new_residual
+                                     .Ret<ffi::AnyBuffer>()     // new_cache
+                                     .Ret<ffi::AnyBuffer>()     // query
+                                     .Ret<ffi::AnyBuffer>()));  // workspace
 
 #if PYXLA_WITH_CUDA
 std::string ComputeCapability() {
@@ -159,26 +203,54 @@ std::string ComputeCapability() {
   return std::to_string(major) + "." + std::to_string(minor) + ", which takes the ops that this one stands for";
 }
 
-constexpr auto Cuda = [](cudaStream_t stream, auto new_residual, auto out, auto workspace, auto... arguments) {
+ffi::Error RunOnCuda(cudaStream_t stream, const Arguments& arguments, const Results& results,
+                     ffi::AnyBuffer workspace) {
+  const char* op = arguments.op;
   Params params;
-  PYXLA_RETURN_IF_ERROR(MakeParams({arguments...}, *new_residual, *out, &params));
+  HeadsParams heads;
+  PYXLA_RETURN_IF_ERROR(MakeParams(arguments, results, &heads, &params));
   const int64_t bytes = attention_to_qkv::WorkspaceBytes(params);
-  if (static_cast<int64_t>(workspace->size_bytes()) < bytes) {
-    return Mismatch(kOp, "workspace", "at least " + std::to_string(bytes) + " bytes", workspace->size_bytes());
+  if (static_cast<int64_t>(workspace.size_bytes()) < bytes) {
+    return Mismatch(op, "workspace", "at least " + std::to_string(bytes) + " bytes", workspace.size_bytes());
   }
-  params.workspace = workspace->untyped_data();
+  params.workspace = workspace.untyped_data();
   const cudaError_t status = attention_to_qkv::LaunchAttentionToQkv(stream, params);
   if (status == cudaErrorNoKernelImageForDevice) {
-    return Mismatch(kOp, "device", "compute capability 9.0 (H100, H200)", ComputeCapability());
+    return Mismatch(op, "device", "compute capability 9.0 (H100, H200)", ComputeCapability());
   }
-  return pyxla::CudaStatus(kOp, status, "LaunchAttentionToQkv", __FILE__, __LINE__);
+  return pyxla::CudaStatus(op, status, "LaunchAttentionToQkv", __FILE__, __LINE__);
+}
+
+constexpr auto Cuda = [](cudaStream_t stream, Result new_residual, Result out, Result workspace, auto... arguments) {
+  return RunOnCuda(stream, {"attention_to_qkv", arguments...}, {*new_residual, {}, *out}, *workspace);
 };
 
-XLA_FFI_DEFINE_HANDLER(kCuda, Cuda, Bind(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<cudaStream_t>>()),
+constexpr auto CudaQuery = [](cudaStream_t stream, Result new_residual, Result new_cache, Result query,
+                              Result workspace, auto... arguments) {
+  return RunOnCuda(stream, {"attention_to_query", arguments...}, {*new_residual, *new_cache, *query}, *workspace);
+};
+
+XLA_FFI_DEFINE_HANDLER(kCuda, Cuda,
+                       Bind(ffi::Ffi::Bind()
+                                .Ctx<ffi::PlatformStream<cudaStream_t>>()
+                                .Ret<ffi::AnyBuffer>()    // new_residual
+                                .Ret<ffi::AnyBuffer>()    // out
+                                .Ret<ffi::AnyBuffer>()),  // workspace
+                       {ffi::Traits::kCmdBufferCompatible});
+
+XLA_FFI_DEFINE_HANDLER(kCudaQuery, CudaQuery,
+                       BindQuery(ffi::Ffi::Bind()
+                                     .Ctx<ffi::PlatformStream<cudaStream_t>>()
+                                     .Ret<ffi::AnyBuffer>()    // new_residual
+                                     .Ret<ffi::AnyBuffer>()    // new_cache
+                                     .Ret<ffi::AnyBuffer>()    // query
+                                     .Ret<ffi::AnyBuffer>()),  // workspace
                        {ffi::Traits::kCmdBufferCompatible});
 #endif
 
 }  // namespace
 
 PYXLA_OP_TABLE(attention_to_qkv, PYXLA_HOST_HANDLER("xla_gpu_attention_to_qkv", kHost)
-                                     PYXLA_CUDA_HANDLER("xla_gpu_attention_to_qkv", kCuda))
+                                     PYXLA_HOST_HANDLER("xla_gpu_attention_to_query", kHostQuery)
+                                         PYXLA_CUDA_HANDLER("xla_gpu_attention_to_qkv", kCuda)
+                                             PYXLA_CUDA_HANDLER("xla_gpu_attention_to_query", kCudaQuery))

@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "attention_to_qkv/attention_to_qkv.h"
-#include "common/dtype.h"
+#include "common/kv_store_host.h"
 #include "common/multiversion.h"
+#include "common/rotary_host.h"
 
 namespace attention_to_qkv {
 namespace {
@@ -34,10 +36,9 @@ PYXLA_INLINE void Columns(const float* __restrict x, const W* __restrict weight,
   }
 }
 
-}  // namespace
-
-PYXLA_MULTIVERSION void MultiplyHost(pyxla::FloatType dtype, const float* x, const void* weight, float* out,
-                                     int64_t tokens, int64_t k, int64_t columns, int64_t begin, int64_t end) {
+// Columns [begin, end) of out [tokens, columns] = x [tokens, k] * weight [columns, k]^T, which is of this dtype.
+PYXLA_MULTIVERSION void Multiply(pyxla::FloatType dtype, const float* x, const void* weight, float* out, int64_t tokens,
+                                 int64_t k, int64_t columns, int64_t begin, int64_t end) {
   if (dtype == pyxla::FloatType::kFloat16) {
     Columns(x, static_cast<const pyxla::F16*>(weight), out, tokens, k, columns, begin, end);
   } else {
@@ -45,7 +46,8 @@ PYXLA_MULTIVERSION void MultiplyHost(pyxla::FloatType dtype, const float* x, con
   }
 }
 
-void NormHost(const Params& p, const float* from, const void* weight, float* to) {
+// to[i] = norm(from)[i] * weight[i] of each row, [tokens, hidden].
+void Norm(const Params& p, const float* from, const void* weight, float* to) {
   pyxla::DispatchFloat(p.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     for (int64_t token = 0; token < p.tokens; ++token, from += p.hidden, to += p.hidden) {
@@ -55,6 +57,74 @@ void NormHost(const Params& p, const float* from, const void* weight, float* to)
       for (int64_t i = 0; i < p.hidden; ++i) to[i] = from[i] * scale * pyxla::ToFloat(static_cast<const T*>(weight)[i]);
     }
   });
+}
+
+template <typename From>
+std::vector<float> Floats(const From* from, int64_t n) {
+  std::vector<float> floats(n);
+  pyxla::Convert(from, floats.data(), n);
+  return floats;
+}
+
+// The products' heads go on: queries and keys are rotated, keys and values stored. The table is of C.
+template <typename T, typename C>
+void StoreHeadsOf(const HeadsParams& p, float* qkv, T* query) {
+  const int64_t query_elements = p.heads * p.d, row = p.kv_heads * p.d;
+  std::vector<T> key_value(2 * row);
+  for (int64_t token = 0; token < p.tokens; ++token, qkv += query_elements + 2 * row, query += query_elements) {
+    pyxla::RotateHeads(qkv, qkv, p.heads + p.kv_heads, pyxla::AnglesOf<C>(p, token), p);
+    pyxla::Convert(qkv, query, query_elements);
+    pyxla::Convert(qkv + query_elements, key_value.data(), 2 * row);
+    if (const int64_t slot = p.slot_mapping[token]; slot != -1)
+      pyxla::StoreToken(key_value.data(), key_value.data() + row, static_cast<T*>(p.cache), slot, p.d, p);
+  }
+}
+
+// The formula of attention_to_qkv.h, line by line, in floats.
+template <typename T>
+void Run(const Params& p, const ParallelFor& parallel_for) {
+  const auto product = [&](const std::vector<float>& x, const void* weight, int64_t k, int64_t columns) {
+    constexpr int64_t kMultiplicationsPerPiece = 1 << 20;
+    std::vector<float> out(p.tokens * columns);
+    parallel_for(columns, kMultiplicationsPerPiece / (p.tokens * k), [&](int64_t begin, int64_t end) {
+      Multiply(p.dtype, x.data(), weight, out.data(), p.tokens, k, columns, begin, end);
+    });
+    return out;
+  };
+  T* residual = static_cast<T*>(p.residual);
+  std::vector<float> r = Floats(residual, p.tokens * p.hidden), h(r.size());
+  const auto add = [&](const std::vector<float>& x) {
+    for (size_t i = 0; i < r.size(); ++i) r[i] += x[i];
+  };
+
+  add(product(Floats(static_cast<const T*>(p.attention), p.tokens * p.width), p.o_proj, p.width, p.hidden));
+  Norm(p, r.data(), p.post_attention_norm, h.data());
+  const std::vector<float> gate_up = product(h, p.gate_up_proj, p.hidden, 2 * p.inner);
+  std::vector<float> gated(p.tokens * p.inner);
+  for (int64_t token = 0; token < p.tokens; ++token) {
+    for (int64_t i = 0; i < p.inner; ++i) {
+      const float gate = gate_up[token * 2 * p.inner + i], up = gate_up[(token * 2 + 1) * p.inner + i];
+      gated[token * p.inner + i] = gate / (1 + std::exp(-gate)) * up;
+    }
+  }
+  add(product(gated, p.down_proj, p.inner, p.hidden));
+  pyxla::Convert(r.data(), residual, p.tokens * p.hidden);
+  Norm(p, r.data(), p.input_norm, h.data());
+  std::vector<float> out = p.qkv_proj == nullptr ? h : product(h, p.qkv_proj, p.hidden, p.columns);
+  if (p.heads == nullptr) {
+    pyxla::Convert(out.data(), static_cast<T*>(p.out), p.tokens * p.columns);
+  } else if (p.heads->table_dtype == p.dtype) {
+    StoreHeadsOf<T, T>(*p.heads, out.data(), static_cast<T*>(p.out));
+  } else {
+    StoreHeadsOf<T, float>(*p.heads, out.data(), static_cast<T*>(p.out));
+  }
+}
+
+}  // namespace
+
+void AttentionToQkvHost(const Params& params, const ParallelFor& parallel_for) {
+  if (params.tokens == 0) return;
+  pyxla::DispatchFloat(params.dtype, [&](auto tag) { Run<typename decltype(tag)::type>(params, parallel_for); });
 }
 
 }  // namespace attention_to_qkv

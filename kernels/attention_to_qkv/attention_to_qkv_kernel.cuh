@@ -3,7 +3,8 @@
 //   o_proj        tiles of pairs  r = residual + product; to memory: r, r * post_attention_norm, sums of r^2
 //   gate_up_proj  tiles of blocks silu(gate) * up, both times 1 / sqrt(mean(r^2) + eps); to memory
 //   down_proj     tiles of pairs  as o_proj, with input_norm
-//   qkv_proj      tiles of pairs  times 1 / sqrt(mean(r^2) + eps): out; without qkv_proj r is, and input_norm
+//   qkv_proj      tiles of pairs  times 1 / sqrt(mean(r^2) + eps): out; without qkv_proj r is, and input_norm;
+//                                 as heads: rotated, and into the cache
 //
 // So a norm needs no step of its own: its weight is in what is multiplied, its scale is put on the product.
 #pragma once
@@ -11,6 +12,7 @@
 #include <cooperative_groups.h>
 
 #include "attention_to_qkv/attention_to_qkv_block.cuh"
+#include "attention_to_qkv/attention_to_qkv_heads.cuh"
 #include "common/gated.cuh"
 
 namespace attention_to_qkv {
@@ -40,12 +42,6 @@ __device__ inline void FormScales(const DeviceParams& p, Shared& shared) {
   __syncwarp();
   ArriveAt(kScalesAreThere, kWaitForScales);
 }
-
-// Where a thread's elements of a tile are: rows row and row + 8, two columns of each eight.
-struct Place {
-  int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  int row = warp * 16 + lane / 4, column = lane % 4 * 2;
-};
 
 // residual += product; scaled = residual * weight; and the sums of squares.
 template <typename T>
@@ -160,7 +156,8 @@ __device__ inline void Normalise(const DeviceParams& p, const Shared& shared) {
   }
 }
 
-template <typename T>
+// kAsHeads: p.heads counts; there is a qkv_proj then.
+template <typename T, bool kAsHeads>
 __global__ void __launch_bounds__(kThreads) Kernel(const __grid_constant__ DeviceParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) char stages[];
@@ -188,7 +185,9 @@ __global__ void __launch_bounds__(kThreads) Kernel(const __grid_constant__ Devic
     sync();
     AddToResidual<T>(p, p.down, p.input_norm, ring, shared, stage, turn);
     sync();
-    if (p.has_qkv)
+    if constexpr (kAsHeads)
+      ProjectHeads<T>(p, ring, shared, stage, turn);
+    else if (p.has_qkv)
       Project<T>(p, ring, shared, stage, turn);
     else
       Normalise<T>(p, shared);
@@ -196,7 +195,9 @@ __global__ void __launch_bounds__(kThreads) Kernel(const __grid_constant__ Devic
     Load<AddShape, false>(p.o, ring, stage, [] {});
     Load<GateShape, true>(p.gate_up, ring, stage, sync);
     Load<AddShape, true>(p.down, ring, stage, sync);
-    if (p.has_qkv)
+    if constexpr (kAsHeads)
+      Load<QueryShape, true>(p.qkv, ring, stage, sync);
+    else if (p.has_qkv)
       Load<QkvShape, true>(p.qkv, ring, stage, sync);
     else
       sync();

@@ -20,14 +20,18 @@ constexpr int kRingBytes = kStages * kStageBytes;
 struct Product {
   CUtensorMap x, w;
   int tiles, steps, columns;  // tiles of weight rows; steps of kBoxColumns of k
+  int units;                  // of a head, if w's tiles are of pairs
 };
 
+/** Of a head that is rotated, rows that lie together in a tile: of its first half, and as many of its second half. */
+constexpr int kUnitRows = 8;
+
 // kRows weight rows are a tile, kGated: with as many of `up`. kPair: a tile is two neighbouring blocks', each of which
-// has half of k; else one block's.
-template <int kRows_, bool kGated_, bool kPair_>
+// has half of k; else one block's. kInUnits: a tile's rows are units of heads, one after the other.
+template <int kRows_, bool kGated_, bool kPair_, bool kInUnits_ = false>
 struct Shape {
   static constexpr int kRows = kRows_;
-  static constexpr bool kGated = kGated_, kPair = kPair_;
+  static constexpr bool kGated = kGated_, kPair = kPair_, kInUnits = kInUnits_;
   static constexpr int kWeightBytes = kRows * kBoxColumns * 2;
   static constexpr int kStepBytes = kInputBytes + (kGated ? 2 : 1) * kWeightBytes;
   static constexpr int kSteps = kStageBytes / kStepBytes >= 2 ? 2 : 1;  // in a stage
@@ -77,6 +81,16 @@ __device__ inline void CopyBox(const CUtensorMap& map, uint32_t to, uint32_t bar
       : "memory");
 }
 
+// Two units of a head.
+__device__ inline void CopyUnits(const CUtensorMap& map, uint32_t to, uint32_t barrier, int column, int unit, int head,
+                                 uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, 0, 0, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(column), "r"(unit), "r"(head), "l"(policy)
+      : "memory");
+}
+
 __device__ inline void CopyBox(const CUtensorMap& map, uint32_t to, uint32_t barrier, int column, int row,
                                uint64_t policy) {
   asm volatile(
@@ -95,7 +109,17 @@ __device__ inline void LoadWeights(const Product& p, const Ring& ring, const Cur
   for (int step = 0; step < S::kSteps; ++step) {
     const uint32_t to = ring.Stage(i) + step * S::kStepBytes + kInputBytes;
     const int column = at.Column(step), row = at.tile * S::kRows;
-    CopyBox(p.w, to, ring.Full(i), column, row, policy);
+    if constexpr (S::kInUnits) {
+      constexpr int kBoxRows = 4 * kUnitRows;
+#pragma unroll
+      for (int box = 0; box < S::kRows / kBoxRows; ++box) {
+        const int unit = (row + box * kBoxRows) / (2 * kUnitRows);
+        CopyUnits(p.w, to + box * kBoxRows * kBoxColumns * 2, ring.Full(i), column, unit % p.units, unit / p.units,
+                  policy);
+      }
+    } else {
+      CopyBox(p.w, to, ring.Full(i), column, row, policy);
+    }
     if (S::kGated) CopyBox(p.w, to + S::kWeightBytes, ring.Full(i), column, p.columns + row, policy);
   }
 }

@@ -109,17 +109,20 @@ CASES = (
 )
 
 
-def changed(**changes) -> dict:
-    """Good arguments with some of them replaced, or their dtype."""
-    dtype = changes.pop("dtype", torch.bfloat16)
-    good = arguments(torch.Generator().manual_seed(0), (2, 256, 256, 512, 16), dtype)
+def changed(good: dict, **changes) -> dict:
+    """The arguments with some of them replaced: by ones of a shape, or by a value."""
+    dtype = good["attention"].dtype
     return good | {
         name: torch.ones(value, dtype=dtype) if isinstance(value, tuple) else value for name, value in changes.items()
     }
 
 
-def _bad(name: str, message: str, **changes) -> BadInput:
-    return BadInput(name, lambda g: changed(**changes), f"attention_to_qkv: {message}")
+def _bad(name: str, message: str, dtype: torch.dtype = torch.bfloat16, **changes) -> BadInput:
+    return BadInput(
+        name,
+        lambda g: changed(arguments(g, (2, 256, 256, 512, 16), dtype), **changes),
+        f"attention_to_qkv: {message}",
+    )
 
 
 BAD_INPUTS = [

@@ -1,0 +1,164 @@
+"""A decode step's layers of Llama 3 8B's shape in a CUDA graph, by raw calls: what one op in place of several gains.
+
+python benchmarks/bench_layer.py
+
+Needs a torch that sees the GPU, and no torch_xla. Eight layers, each with weights and cache of its own, so that L2 does
+not hold what the next replay reads; 64 sequences. The variants are replayed in turn.
+"""
+
+import statistics
+
+import click
+import torch
+from torch.nn.functional import linear
+
+HIDDEN, INNER, HEADS, KV_HEADS, D, BLOCK = 4096, 14336, 32, 8, 128, 16
+EPS, SCALE = 1e-5, 128**-0.5
+
+
+@click.command()
+@click.option("--layers", default=8)
+@click.option("--seqs", default=64)
+@click.option("--context", default=1024, help="Tokens in the cache of each sequence")
+@click.option("--rounds", default=100)
+def main(layers: int, seqs: int, context: int, rounds: int) -> None:
+    """Times variants of a layer; each must have the residual stream of the separate ops first."""
+    torch.manual_seed(0)
+    model = Model(layers, seqs, context)
+    variants = {
+        "separate ops": model.separate,
+        "attention_to_qkv": model.to_qkv,
+        "attention_to_query": model.to_query,
+    }
+    graphs, want = {}, None
+    for name, run in variants.items():
+        run()  # what is made at the first use, before it is captured
+        graphs[name] = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graphs[name]):
+            run()
+        model.reset()
+        graphs[name].replay()
+        got = model.residual.double()
+        want = got if want is None else want
+        error = ((got - want).norm() / want.norm()).item()
+        assert error < 0.02, f"{name}: wrong numbers ({error:.2g}), not timed"
+    times = {name: [] for name in graphs}
+    for _ in range(rounds):
+        for name, graph in graphs.items():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            model.reset()
+            start.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            times[name].append(1e3 * start.elapsed_time(end) / layers)
+    for name, layer in times.items():
+        click.echo(f"{name:20} {statistics.median(layer):7.1f} us a layer (least {min(layer):.1f})")
+
+
+class Model:
+    """Weights and caches of some layers, and what a step goes through; each of the three runs is a step."""
+
+    def __init__(self, layers: int, seqs: int, context: int):
+        from pyxla_kernels.attention_to_qkv.attention_to_qkv import attention_to_qkv, attention_to_query
+        from pyxla_kernels.fused_add_rms_norm.fused_add_rms_norm import fused_add_rms_norm
+        from pyxla_kernels.paged_attention.paged_attention import paged_attention
+        from pyxla_kernels.rotary_and_cache.rotary_and_cache import rotary_and_cache
+        from pyxla_kernels.silu_and_mul.silu_and_mul import silu_and_mul
+
+        self.ops = attention_to_qkv, attention_to_query, fused_add_rms_norm, silu_and_mul
+        self.rotary_and_cache, self.paged_attention = rotary_and_cache, paged_attention
+        blocks = -(-(context + 1) // BLOCK)
+
+        def weight(rows: int, columns: int) -> torch.Tensor:
+            return torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16) * columns**-0.5
+
+        def norm() -> torch.Tensor:
+            return 1 + torch.randn(HIDDEN, device="cuda", dtype=torch.bfloat16) / 8
+
+        self.layers = [
+            {
+                "weights": (
+                    weight(HIDDEN, HEADS * D), norm(), weight(2 * INNER, HIDDEN), weight(HIDDEN, INNER), norm(),
+                    weight((HEADS + 2 * KV_HEADS) * D, HIDDEN),
+                ),
+                "cache": torch.randn(2, seqs * blocks, BLOCK, KV_HEADS, D, device="cuda", dtype=torch.bfloat16),
+            }
+            for _ in range(layers)
+        ]  # fmt: skip
+        self.first = torch.randn(seqs, HIDDEN, device="cuda", dtype=torch.bfloat16)
+        self.first_qkv = torch.randn(seqs, HEADS + 2 * KV_HEADS, D, device="cuda", dtype=torch.bfloat16)
+        self.residual = self.first.clone()
+        angle = torch.arange(context + 1, device="cuda")[:, None] * 5e5 ** -(torch.arange(0, D, 2, device="cuda") / D)
+        self.cos_sin = torch.cat([angle.cos(), angle.sin()], dim=-1).float()
+        self.positions = torch.full((seqs,), context, device="cuda", dtype=torch.int32)
+        # Blocks in any order, as a cache has them after a while.
+        tables = torch.randperm(seqs * blocks, device="cuda").view(seqs, blocks).int()
+        self.slots = tables[:, -1] * BLOCK + context % BLOCK
+        self.batch = {
+            "context_lens": self.positions + 1,
+            "block_tables": tables,
+            "query_start_loc": torch.arange(seqs + 1, device="cuda", dtype=torch.int32),
+            "num_seqs": torch.full((1,), seqs, device="cuda", dtype=torch.int32),
+            "scale": SCALE,
+        }
+
+    def reset(self) -> None:
+        """The residual stream as it is before a step."""
+        self.residual.copy_(self.first)
+
+    def separate(self) -> None:
+        """torch's products between our ops."""
+        _, _, fused_add_rms_norm, silu_and_mul = self.ops
+        qkv = self.first_qkv
+        for layer in self.layers:
+            out, post_norm, gate_up, down, norm, next_qkv = layer["weights"]
+            x = linear(self._attend(self._rotate(qkv, layer), layer), out)
+            x = _call(fused_add_rms_norm, x, x=x, residual=self.residual, weight=post_norm, eps=EPS)
+            x = linear(x, gate_up)
+            x = linear(_call(silu_and_mul, x[:, :INNER], x=x), down)
+            x = _call(fused_add_rms_norm, x, x=x, residual=self.residual, weight=norm, eps=EPS)
+            qkv = linear(x, next_qkv).view_as(qkv)
+
+    def to_qkv(self) -> None:
+        """One op from attention's result to queries, keys and values."""
+        qkv = self.first_qkv
+        for layer in self.layers:
+            attention = self._attend(self._rotate(qkv, layer), layer)
+            qkv = _call(self.ops[0], qkv.flatten(1), **self._finish(attention, layer)).view_as(qkv)
+
+    def to_query(self) -> None:
+        """The same, which rotates and stores them too; the last layer has no next cache and writes the first one's."""
+        query = self._rotate(self.first_qkv, self.layers[0])
+        for layer, following in zip(self.layers, [*self.layers[1:], self.layers[0]], strict=True):
+            attention = self._attend(query, layer)
+            query = _call(
+                self.ops[1], query, **self._finish(attention, layer), **self._places(), kv_cache=following["cache"]
+            )
+
+    def _places(self) -> dict:
+        return {"positions": self.positions, "cos_sin_cache": self.cos_sin, "slot_mapping": self.slots}
+
+    def _finish(self, attention: torch.Tensor, layer: dict) -> dict:
+        names = "o_proj", "post_attention_norm", "gate_up_proj", "down_proj", "input_norm", "qkv_proj"
+        weights = dict(zip(names, layer["weights"], strict=True))
+        return {"attention": attention.flatten(1), "residual": self.residual, **weights, "eps": EPS}
+
+    def _rotate(self, qkv: torch.Tensor, layer: dict) -> torch.Tensor:
+        return _call(self.rotary_and_cache, qkv[:, :HEADS], qkv=qkv, kv_cache=layer["cache"], **self._places())
+
+    def _attend(self, query: torch.Tensor, layer: dict) -> torch.Tensor:
+        return _call(self.paged_attention, query, query=query, kv_cache=layer["cache"], **self.batch).flatten(1)
+
+
+def _call(op, like: torch.Tensor, **arguments) -> torch.Tensor:
+    """The op's handler on the current stream, into new memory of this shape."""
+    from pyxla import raw_call
+
+    result = torch.empty(like.shape, dtype=like.dtype, device="cuda")
+    raw_call.prepare(op, arguments, (result,))(torch.cuda.current_stream().cuda_stream)
+    return result
+
+
+if __name__ == "__main__":
+    main()
