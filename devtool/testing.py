@@ -67,7 +67,8 @@ def run_tests(
     ops = project.select_ops("test", names)
     sanitizer = _gpu_sanitizer(gpu_sanitizer, device) if gpu_sanitizer else []
     raw = raw or bool(sanitizer)
-    files = [_tests_of(name) for name in names] or (["kernels"] if raw else ["tests", "kernels"])
+    # Without one of them pytest takes the files among `arguments`, else its own setting: all tests.
+    files = [_tests_of(name) for name in names] or (["-o", "testpaths=kernels"] if raw else [])
     device = pick_device("test", "cuda" if gpu_sanitizer else device)
     libraries = build_ops(ops, options)
     environment = {**os.environ, **_SANITIZER_ENVIRONMENT.get(options.sanitize or "", {})}

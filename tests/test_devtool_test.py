@@ -102,6 +102,21 @@ def test_arguments_for_pytest_need_no_op():
     assert (ops, device, arguments) == ((), "cpu", ["-k", "x", "--", "y"])
 
 
+@pytest.mark.parametrize(("options", "raw"), [([], False), (["--raw"], True)])
+def test_files_for_pytest_take_the_place_of_all_tests(tree, options, raw):
+    """Without one all run: in kernels/ those of two ops, and raw nothing else."""
+    write_test(tree, RAW.replace("assert 0", "pass"))
+    other = tree.root / "tests/test_other.py"
+    other.parent.mkdir(exist_ok=True)
+    other.write_text("def test_of_the_project(): pass\n")
+    named = tree.run("test", "--device", "cpu", *options, "--", "kernels/tiny/test_tiny.py")
+    assert named.stdout.splitlines()[-1] == f"{1 if raw else 3} passed, 0 failed, 0 skipped"
+    everything = tree.run("test", "--device", "cpu", *options)
+    # What of simple_add is on XLA needs more of a checkout than there is here.
+    files = ["tests/test_other.py", "kernels/simple_add/test_simple_add.py", "kernels/tiny/test_tiny.py"]
+    assert [file for file in files if f"\n{file} " in everything.stdout] == files[1 if raw else 0 :]
+
+
 RAW = """
 import pytest
 from pyxla.testing import check_cpu, check_raw
