@@ -14,7 +14,11 @@ struct dim3 {
   dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1);
 };
 extern const dim3 blockIdx, threadIdx, blockDim, gridDim;
-enum cudaError_t { cudaSuccess, cudaErrorInvalidValue };
+enum cudaError_t { cudaSuccess, cudaErrorInvalidValue, cudaErrorNotSupported };
+enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess };
+enum cudaDriverEntryPointFlags { cudaEnableDefault };
+cudaError_t cudaGetDriverEntryPointByVersion(const char*, void**, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult*);
 using cudaStream_t = struct CUstream_st*;
 using cudaKernel_t = struct CUkern_st*;
 const char* cudaGetErrorName(cudaError_t);

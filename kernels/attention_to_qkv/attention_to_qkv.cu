@@ -2,8 +2,11 @@
 
 #include "attention_to_qkv/attention_to_qkv.h"
 #include "attention_to_qkv/attention_to_qkv_kernel.cuh"
+#include "common/tensor_map.h"
 
 namespace attention_to_qkv {
+
+using pyxla::BoxedDimension;
 
 constexpr int64_t kAlignment = 256;  // bytes
 
@@ -16,35 +19,6 @@ static int64_t SquaresBytes(const Params& p) {
   return Aligned(p.tokens * (p.hidden / (AddShape::kRows / 2)) * sizeof(float));
 }
 
-struct Dimension {
-  int64_t size, stride;  // of elements
-  int box;
-};
-
-// Boxes of T, zeros behind its end; the first dimension lies dense.
-template <typename T, int kRank>
-static cudaError_t MakeMap(const void* matrix, const Dimension (&dimensions)[kRank], CUtensorMap* map) {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found;
-  const cudaError_t error =
-      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
-  if (error != cudaSuccess) return error;
-  if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
-  cuuint64_t sizes[kRank], bytes[kRank];  // bytes between elements of a dimension, which the first one's are not said
-  cuuint32_t box[kRank], steps[kRank];
-  for (int i = 0; i < kRank; ++i) {
-    sizes[i] = dimensions[i].size;
-    bytes[i] = dimensions[i].stride * 2;
-    box[i] = dimensions[i].box;
-    steps[i] = 1;
-  }
-  const auto type = std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function)(
-      map, type, kRank, const_cast<void*>(matrix), sizes, bytes + 1, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
-}
-
 // x [tokens, k] * w [columns, k]^T; of a gated one w has 2 * columns rows, of one in units they are heads of d.
 template <typename T, typename S>
 static cudaError_t MakeProduct(const void* x, const void* w, int64_t tokens, int64_t k, int64_t columns,
@@ -52,17 +26,20 @@ static cudaError_t MakeProduct(const void* x, const void* w, int64_t tokens, int
   product->tiles = static_cast<int>((columns + S::kRows - 1) / S::kRows);
   product->steps = static_cast<int>(k / kBoxColumns);
   product->columns = static_cast<int>(columns);
-  const Dimension columns_of_k{k, 1, kBoxColumns};
-  const cudaError_t error = MakeMap<T, 2>(x, {columns_of_k, {tokens, k, kMaxTokens}}, &product->x);
+  const auto make_map = [](const void* matrix, std::initializer_list<BoxedDimension> dimensions, CUtensorMap* map) {
+    const auto type = std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    return pyxla::MakeTensorMap(matrix, type, dimensions, CU_TENSOR_MAP_L2_PROMOTION_NONE, map);
+  };
+  const BoxedDimension k_columns{k, 1, kBoxColumns};
+  const cudaError_t error = make_map(x, {k_columns, {tokens, k, kMaxTokens}}, &product->x);
   if (error != cudaSuccess) return error;
   if constexpr (S::kInUnits) {
-    const int64_t units = d / (2 * kUnitRows);
-    product->units = static_cast<int>(units);
-    const Dimension unit_rows{kUnitRows, k, kUnitRows}, halves{2, d / 2 * k, 2};
-    const Dimension units_of_head{units, kUnitRows * k, 2}, heads{columns / d, d * k, 1};
-    return MakeMap<T, 5>(w, {columns_of_k, unit_rows, halves, units_of_head, heads}, &product->w);
+    product->units = static_cast<int>(d / (2 * kUnitRows));
+    const BoxedDimension unit_rows{kUnitRows, k, kUnitRows}, halves{2, d / 2 * k, 2};
+    const BoxedDimension units{product->units, kUnitRows * k, 2}, heads{columns / d, d * k, 1};
+    return make_map(w, {k_columns, unit_rows, halves, units, heads}, &product->w);
   } else {
-    return MakeMap<T, 2>(w, {columns_of_k, {S::kGated ? 2 * columns : columns, k, S::kRows}}, &product->w);
+    return make_map(w, {k_columns, {S::kGated ? 2 * columns : columns, k, S::kRows}}, &product->w);
   }
 }
 

@@ -7,9 +7,12 @@
 
 #include <type_traits>
 
-#include "attention_to_qkv/attention_to_qkv_wgmma.cuh"
+#include "attention_to_qkv/attention_to_qkv.h"
+#include "common/hopper_products.cuh"
 
 namespace attention_to_qkv {
+
+using namespace pyxla::hopper;
 
 constexpr int kBoxColumns = 64;                            // 128 bytes, which the swizzle permutes
 constexpr int kInputBytes = kMaxTokens * kBoxColumns * 2;  // of one box
@@ -179,8 +182,8 @@ __device__ inline void Multiply(const Product& p, const Ring& ring, uint32_t& st
 #pragma unroll
         for (int k = 0; k < kBoxColumns; k += 16) {
           const bool adds = i > 0 || step > 0 || k > 0;
-          MultiplyAdd<T>(c, x.Columns(k), w.Columns(k), adds);
-          if constexpr (S::kGated) MultiplyAdd<T>(d, x.Columns(k), up.Columns(k), adds);
+          MultiplyColumns<T>(c, x.Columns(k), w.Columns(k), adds);
+          if constexpr (S::kGated) MultiplyColumns<T>(d, x.Columns(k), up.Columns(k), adds);
         }
       }
       CommitProducts();

@@ -5,6 +5,7 @@
 // "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision", 2024, arXiv:2407.08608.
 #pragma once
 
+#include "common/tensor_map.h"
 #include "paged_attention/paged_attention_prefill_loads.cuh"
 
 namespace paged_attention {
@@ -211,22 +212,15 @@ __global__ void __launch_bounds__(kThreads, 1)
 // head.
 template <typename T, int kHeadDim>
 cudaError_t MakeMap(const Params& p, int piece_keys, CUtensorMap* map) {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found;
-  const cudaError_t error =
-      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
-  if (error != cudaSuccess) return error;
-  if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
-  const cuuint64_t row = p.kv_heads * kHeadDim * 2, rows = 2 * p.blocks * p.block_size;
-  const cuuint64_t dims[5] = {64, 8, kHeadDim / 64, rows / 8, static_cast<cuuint64_t>(p.kv_heads)};
-  const cuuint64_t strides[4] = {row, 128, 8 * row, kHeadDim * 2};
-  const cuuint32_t box[5] = {64, 8, kHeadDim / 64, static_cast<cuuint32_t>(piece_keys / 8), 1};
-  const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+  const int64_t row = p.kv_heads * kHeadDim, rows = 2 * p.blocks * p.block_size;
   const auto type = std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function)(
-      map, type, 5, const_cast<void*>(p.kv_cache), dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+  return pyxla::MakeTensorMap(p.kv_cache, type,
+                              {{64, 1, 64},
+                               {8, row, 8},
+                               {kHeadDim / 64, 64, kHeadDim / 64},
+                               {rows / 8, 8 * row, piece_keys / 8},
+                               {p.kv_heads, kHeadDim, 1}},
+                              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, map);
 }
 
 // Whether the kernel is there for this GPU and takes these arguments; if so, launches it.
