@@ -3,6 +3,8 @@
 attention_to_query goes on to where the next attention begins.
 """
 
+from dataclasses import dataclass
+
 import torch
 from pyxla_kernels.common.kv_store import check_slots_and_scales, store
 from pyxla_kernels.common.rms_norm import inverse_rms
@@ -59,8 +61,7 @@ def attention_to_qkv(
     Source: the decoder of Touvron et al., "LLaMA: Open and Efficient Foundation Language Models", 2023,
     arXiv:2302.13971.
     """
-    weights = o_proj, post_attention_norm, gate_up_proj, down_proj, input_norm
-    return _project(_finish(attention, residual, *weights, eps), qkv_proj).to(attention.dtype)
+    return _project(_finish(Arguments(**locals())), qkv_proj).to(attention.dtype)
 
 
 @custom_op(library="attention_to_qkv", mutates=["residual", "kv_cache"])
@@ -106,11 +107,10 @@ def attention_to_query(
 
     Source: as attention_to_qkv and rotary_and_cache.
     """
-    check = Check("attention_to_query")
-    weights = o_proj, post_attention_norm, gate_up_proj, down_proj, input_norm
-    d = cos_sin_cache.shape[1]
+    x = _finish(QueryArguments(**locals()))
+    check, d = Check("attention_to_query"), cos_sin_cache.shape[1]
     kv_heads = kv_cache.shape[3:].numel() // d
-    qkv = _project(_finish(attention, residual, *weights, eps), qkv_proj).unflatten(1, (-1, d))
+    qkv = _project(x, qkv_proj).unflatten(1, (-1, d))
     query, key, value = qkv.split([qkv.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
     cos, sin = angles(check, positions, qkv, cos_sin_cache)
     key, value = (x.to(attention.dtype) for x in (rotate(key, cos, sin, True), value))
@@ -118,27 +118,50 @@ def attention_to_query(
     return rotate(query, cos, sin, True).to(attention.dtype)
 
 
-def _finish(
-    attention: torch.Tensor,
-    residual: torch.Tensor,
-    o_proj: torch.Tensor,
-    post_attention_norm: torch.Tensor,
-    gate_up_proj: torch.Tensor,
-    down_proj: torch.Tensor,
-    input_norm: torch.Tensor,
-    eps: float,
-) -> torch.Tensor:
+@dataclass
+class _Products:
+    """The arguments that both ops begin with."""
+
+    attention: torch.Tensor
+    residual: torch.Tensor
+    o_proj: torch.Tensor
+    post_attention_norm: torch.Tensor
+    gate_up_proj: torch.Tensor
+    down_proj: torch.Tensor
+    input_norm: torch.Tensor
+    qkv_proj: torch.Tensor | None
+
+
+@dataclass
+class Arguments(_Products):
+    """Those of attention_to_qkv, by its names and in its order."""
+
+    eps: float = 1e-6
+
+
+@dataclass
+class QueryArguments(_Products):
+    """Those of attention_to_query."""
+
+    positions: torch.Tensor
+    cos_sin_cache: torch.Tensor
+    kv_cache: torch.Tensor
+    slot_mapping: torch.Tensor
+    eps: float = 1e-6
+
+
+def _finish(a: Arguments | QueryArguments) -> torch.Tensor:
     """The next layer's norm, wide; residual is updated."""
-    wide = accumulation_dtype(attention.dtype)
+    wide = accumulation_dtype(a.attention.dtype)
 
     def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return x * inverse_rms(x, eps) * weight.to(wide)
+        return x * inverse_rms(x, a.eps) * weight.to(wide)
 
-    total = residual.to(wide) + _project(attention.to(wide), o_proj)
-    gate, up = _project(norm(total, post_attention_norm), gate_up_proj).chunk(2, dim=-1)
-    total = total + _project(torch.nn.functional.silu(gate) * up, down_proj)
-    residual.copy_(total)
-    return norm(total, input_norm)
+    total = a.residual.to(wide) + _project(a.attention.to(wide), a.o_proj)
+    gate, up = _project(norm(total, a.post_attention_norm), a.gate_up_proj).chunk(2, dim=-1)
+    total = total + _project(torch.nn.functional.silu(gate) * up, a.down_proj)
+    a.residual.copy_(total)
+    return norm(total, a.input_norm)
 
 
 def _project(x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
@@ -146,104 +169,71 @@ def _project(x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
 
 
 @attention_to_qkv.register_fake
-def _(
-    attention: torch.Tensor,
-    residual: torch.Tensor,
-    o_proj: torch.Tensor,
-    post_attention_norm: torch.Tensor,
-    gate_up_proj: torch.Tensor,
-    down_proj: torch.Tensor,
-    input_norm: torch.Tensor,
-    qkv_proj: torch.Tensor | None,
-    eps: float = 1e-6,
-) -> torch.Tensor:
-    check = Check("attention_to_qkv")
-    weights = o_proj, post_attention_norm, gate_up_proj, down_proj, input_norm, qkv_proj
-    return attention.new_empty(_check_products(check, attention, residual, *weights, eps))
+def _(*arguments, **named) -> torch.Tensor:
+    a = Arguments(*arguments, **named)
+    return a.attention.new_empty(_check_products(Check("attention_to_qkv"), a))
 
 
 @attention_to_query.register_fake
-def _(
-    attention: torch.Tensor,
-    residual: torch.Tensor,
-    o_proj: torch.Tensor,
-    post_attention_norm: torch.Tensor,
-    gate_up_proj: torch.Tensor,
-    down_proj: torch.Tensor,
-    input_norm: torch.Tensor,
-    qkv_proj: torch.Tensor,
-    positions: torch.Tensor,
-    cos_sin_cache: torch.Tensor,
-    kv_cache: torch.Tensor,
-    slot_mapping: torch.Tensor,
-    eps: float = 1e-6,
-) -> torch.Tensor:
-    check = Check("attention_to_query")
-    weights = o_proj, post_attention_norm, gate_up_proj, down_proj, input_norm, qkv_proj
-    tokens, columns = _check_products(check, attention, residual, *weights, eps)
+def _(*arguments, **named) -> torch.Tensor:
+    check, a = Check("attention_to_query"), QueryArguments(*arguments, **named)
+    tokens, columns = _check_products(check, a)
 
-    check.rank("cos_sin_cache", cos_sin_cache, 2)
-    d = cos_sin_cache.shape[1]
+    check.rank("cos_sin_cache", a.cos_sin_cache, 2)
+    d = a.cos_sin_cache.shape[1]
     is_granular = d > 0 and d % HEAD_GRANULE == 0
     check.that(is_granular, "cos_sin_cache", f"a last dimension that is a multiple of {HEAD_GRANULE}", d)
     check.that(columns % d == 0, "qkv_proj", f"rows in a multiple of cos_sin_cache's {d}", columns)
-    check_angles(check, attention.new_empty((tokens, columns // d, d)), positions, cos_sin_cache)
+    check_angles(check, a.attention.new_empty((tokens, columns // d, d)), a.positions, a.cos_sin_cache)
 
     check.dtype(
-        "kv_cache", kv_cache, (attention.dtype,), hint="for a float8 cache use attention_to_qkv and rotary_and_cache"
+        "kv_cache",
+        a.kv_cache,
+        (a.attention.dtype,),
+        hint="for a float8 cache use attention_to_qkv and rotary_and_cache",
     )
-    shape = tuple(kv_cache.shape)
+    shape = tuple(a.kv_cache.shape)
     check.that(len(shape) in (4, 5), "kv_cache", "rank 4 or 5", f"shape {shape}")
     check.that(shape[0] == 2, "kv_cache", "a first dimension of 2, keys and values", shape[0])
     fits = shape[-1] == d if len(shape) == 5 else shape[-1] % d == 0
     check.that(fits, "kv_cache", f"heads of cos_sin_cache's size {d}", f"shape {shape}")
-    kv_heads = kv_cache.shape[3:].numel() // d
+    kv_heads = a.kv_cache.shape[3:].numel() // d
     heads = columns // d - 2 * kv_heads
     check.that(heads > 0, "qkv_proj", f"more heads than the {2 * kv_heads} of keys and values", columns // d)
-    check_slots_and_scales(check, tokens, kv_heads, kv_cache, slot_mapping, None)
-    return attention.new_empty((tokens, heads, d))
+    check_slots_and_scales(check, tokens, kv_heads, a.kv_cache, a.slot_mapping, None)
+    return a.attention.new_empty((tokens, heads, d))
 
 
-def _check_products(
-    check: Check,
-    attention: torch.Tensor,
-    residual: torch.Tensor,
-    o_proj: torch.Tensor,
-    post_attention_norm: torch.Tensor,
-    gate_up_proj: torch.Tensor,
-    down_proj: torch.Tensor,
-    input_norm: torch.Tensor,
-    qkv_proj: torch.Tensor | None,
-    eps: float,
-) -> tuple[int, int]:
+def _check_products(check: Check, a: Arguments | QueryArguments) -> tuple[int, int]:
     """Raises ArgumentError for what does not fit together; else the shape of the last product."""
-    check.dtype("attention", attention, (torch.bfloat16, torch.float16), reference=(torch.float64,))
-    ranked = {"attention": attention, "residual": residual, "down_proj": down_proj, "qkv_proj": qkv_proj}
-    for name, tensor in ranked.items():
-        if tensor is not None:
+    dtype = a.attention.dtype
+    check.dtype("attention", a.attention, (torch.bfloat16, torch.float16), reference=(torch.float64,))
+    for name in ("attention", "residual", "down_proj", "qkv_proj"):
+        if (tensor := getattr(a, name)) is not None:
             check.rank(name, tensor, 2)
-    (tokens, width), hidden = attention.shape, residual.shape[1]
-    inner, columns = down_proj.shape[1], hidden if qkv_proj is None else qkv_proj.shape[0]
+    (tokens, width), hidden = a.attention.shape, a.residual.shape[1]
+    inner, columns = a.down_proj.shape[1], hidden if a.qkv_proj is None else a.qkv_proj.shape[0]
     hint = "for more tokens use the ops that it stands for"
     check.that(tokens <= MAX_TOKENS, "attention", f"at most {MAX_TOKENS} tokens", tokens, hint)
     for name, what, size in (("attention", "width", width), ("residual", "hidden size", hidden)):
         _check_granule(check, name, what, size)
     _check_granule(check, "down_proj", "inner size", inner)
     check.that(columns > 0 and columns % 8 == 0, "qkv_proj", "rows in a positive multiple of 8", columns)
-    for name, tensor, shape in (
-        ("residual", residual, (tokens, hidden)),
-        ("o_proj", o_proj, (hidden, width)),
-        ("post_attention_norm", post_attention_norm, (hidden,)),
-        ("gate_up_proj", gate_up_proj, (2 * inner, hidden)),
-        ("down_proj", down_proj, (hidden, inner)),
-        ("input_norm", input_norm, (hidden,)),
-        ("qkv_proj", qkv_proj, (columns, hidden)),
-    ):
-        if tensor is not None:
-            check.dtype(name, tensor, (attention.dtype,))
+    shapes = {
+        "residual": (tokens, hidden),
+        "o_proj": (hidden, width),
+        "post_attention_norm": (hidden,),
+        "gate_up_proj": (2 * inner, hidden),
+        "down_proj": (hidden, inner),
+        "input_norm": (hidden,),
+        "qkv_proj": (columns, hidden),
+    }
+    for name, shape in shapes.items():
+        if (tensor := getattr(a, name)) is not None:
+            check.dtype(name, tensor, (dtype,))
             check.shape(name, tensor, shape)
-    check.finite("eps", eps)
-    check.that(eps >= 0, "eps", "a number that is not negative", eps)
+    check.finite("eps", a.eps)
+    check.that(a.eps >= 0, "eps", "a number that is not negative", a.eps)
     return tokens, columns
 
 
