@@ -139,6 +139,33 @@ print(json.dumps([
     assert seen(script) == [True, "aot_module", "ScalarNode", False, True]
 
 
+def test_torch_xla_first_and_without_plugins():
+    """Then pyxla is not there to say that torch_xla is loaded."""
+    script = """
+import gc
+before = gc.get_threshold()
+import torch_xla
+stand_ins = [name for name, module in sys.modules.items() if type(module).__name__ == "_StandIn"]
+print(json.dumps([stand_ins, gc.get_threshold() == before, "torch._dynamo" in sys.modules, "pyxla" in sys.modules]))
+"""
+    assert seen(script, XLA_REGISTER_INSTALLED_PLUGINS="0") == [[], True, False, False]
+
+
+def test_torch_xla_first_and_it_fails(tmp_path):
+    """Nobody sees its end: what still stands in fetches its module for any name."""
+    (tmp_path / "torch_xla.py").write_text("import torch, yaml\nraise ImportError(type(yaml).__name__)")
+    script = """
+try:
+    import torch_xla
+except ImportError as error:
+    import yaml, requests, torch
+    found = [str(error), yaml.__version__[:1], requests.__name__, yaml.safe_load("[1]")]
+    print(json.dumps([*found, torch._dynamo.config.suppress_errors, type(sys.modules["yaml"]).__name__]))
+"""
+    path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    assert seen(script, PYTHONPATH=path) == ["_StandIn", "6", "requests", [1], False, "module"]
+
+
 def test_an_import_that_fails_leaves_nothing(tmp_path):
     (tmp_path / "torch_xla.py").write_text("from functorch.compile import aot_function\nraise ImportError('not here')")
     script = """

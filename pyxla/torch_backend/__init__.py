@@ -31,6 +31,8 @@ from pyxla_torch_backend.loading import around_load, collect_rarely, rare_collec
 
 _LIBRARY = "pyxla_set_device.so"
 _WARM_POOL = "TORCH_WARM_POOL"
+# What torch_xla imports last: where it was what imported torch, nobody here sees its end.
+_LAST_PART = "torch_xla._internal.c10d_registration"
 # The thresholds of the search for garbage to go back to.
 _thresholds: tuple[int, int, int] | None = None
 
@@ -40,6 +42,7 @@ def load() -> None:
     _load_library()
     if "torch_xla" in sys.modules:
         _hasten()
+        around_load(_LAST_PART, _before_the_end)
     else:
         around_load("torch_xla", _hastened)
 
@@ -55,7 +58,7 @@ def loaded() -> None:
 
 def _hasten() -> None:
     global _thresholds
-    # Nobody calls `loaded` if an import of torch_xla fails that imports torch, too.
+    # Nobody calls `loaded` if torch_xla is what imports torch, and fails later.
     _thresholds = collect_rarely()
     deferred.begin()
     around_load("torch_xla._dynamo.dynamo_bridge", rare_collections)
@@ -69,6 +72,12 @@ def _hastened() -> Iterator[None]:
         yield
     finally:
         loaded()
+
+
+@contextmanager
+def _before_the_end() -> Iterator[None]:
+    yield
+    loaded()
 
 
 @contextmanager

@@ -75,9 +75,11 @@ class _StandIn(ModuleType):
         vars(self).update(contents)
 
     def __getattr__(self, name: str) -> object:
-        # Python looks for names like __file__ in every module. It needs the real __path__ to import a part of this one;
-        # the two with functions have no parts, and it looks for theirs when it takes a name from them.
-        if name.startswith("__") and (name != "__path__" or self.__name__ in _FUNCTIONS):
+        # Python asks every module for names like __file__, at times in the middle of another's import. To import a part
+        # of this one it needs the real __path__; the two with functions have no parts, and it asks for theirs whenever
+        # it takes a name from them.
+        of_the_module = ("__version__", "__all__", *(() if self.__name__ in _FUNCTIONS else ("__path__",)))
+        if name.startswith("__") and name not in of_the_module:
             raise AttributeError(name)
         return getattr(_fetch(self.__name__), name)
 
