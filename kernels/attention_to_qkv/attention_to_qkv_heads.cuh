@@ -7,7 +7,7 @@
 
 namespace attention_to_qkv {
 
-// A token's angles of two neighbouring pairs, and where its keys go.
+// The angles of two neighbouring pairs.
 struct Angles {
   float2 cos, sin;
 };
