@@ -6,16 +6,11 @@ python benchmarks/bench_cuda_device.py
 
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
-PYXLA = """
-import torch, torch_xla
-print((torch.ones(8, device=torch_xla.device()) + 1).cpu().sum().item(), flush=True)
-"""
+from bench_start_up import SCRIPTS, start_up
+
 JAX = """
 import jax
 print(float((jax.numpy.ones(8) + 1).sum()), flush=True)
@@ -23,22 +18,11 @@ print(float((jax.numpy.ones(8) + 1).sum()), flush=True)
 LENGTH = 32
 
 
-def start_up(script: str, **environment: str) -> tuple[float, float]:
-    """Seconds from a new process to its first result, and to its end."""
-    env = {**os.environ, **environment}
-    start = time.perf_counter()
-    with subprocess.Popen([sys.executable, "-c", script], env=env, stdout=subprocess.PIPE, text=True) as process:
-        result = process.stdout.readline()
-        first = time.perf_counter() - start
-    assert result == "16.0\n" and process.returncode == 0, result
-    return first, time.perf_counter() - start
-
-
 def compare_start_up() -> None:
     # jax's own packages first; the path that torch_xla came on would hide none of them.
     runs = [
         (
-            start_up(PYXLA, PJRT_DEVICE="CUDA"),
+            start_up(SCRIPTS["eager"], PJRT_DEVICE="CUDA"),
             start_up(JAX, JAX_PLATFORMS="cuda", XLA_PYTHON_CLIENT_PREALLOCATE="false"),
         )
         for _ in range(6)

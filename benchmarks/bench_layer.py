@@ -35,14 +35,12 @@ def main(layers: int, seqs: int, context: int, rounds: int) -> None:
         run()  # what is made at the first use, before it is captured
         graphs[name] = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graphs[name]):
-            run()
+            query = run()
         model.reset()
         graphs[name].replay()
-        got = model.residual.double()
-        want = got if want is None else want
-        error = ((got - want).norm() / want.norm()).item()
-        # What bfloat16 loses in these layers is below 0.02; a wrong op is off by about one.
-        assert error < 0.1, f"{name}: wrong numbers ({error:.2g}), not timed"
+        got = model.state(query)
+        want = want or got
+        check(name, got, want)
     times = {name: [] for name in graphs}
     for _ in range(rounds):
         for name, graph in graphs.items():
@@ -57,8 +55,20 @@ def main(layers: int, seqs: int, context: int, rounds: int) -> None:
         click.echo(f"{name:20} {statistics.median(layer):7.1f} us a layer (least {min(layer):.1f})")
 
 
+def check(variant: str, got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> None:
+    """Each part of the state by itself: what is wrong with queries and keys hardly shows in the residual stream."""
+    for part, values in got.items():
+        error = ((values - want[part]).norm() / want[part].norm()).item()
+        # 16 bits lose 0.011 in eight small layers by the host's handlers; half of the right positions make 0.85.
+        assert error < 0.05, f"{variant}: {part}: wrong numbers ({error:.2g}), not timed"
+
+
 class Model:
-    """Weights and caches of some layers, and what a step goes through; each of the three runs is a step."""
+    """Weights and caches of some layers.
+
+    Each of the three steps begins with a rotation and ends with one, whose keys and values go into the first layer's
+    cache again, and returns the queries.
+    """
 
     def __init__(self, layers: int, seqs: int, context: int):
         from pyxla_kernels.attention_to_qkv.attention_to_qkv import attention_to_qkv, attention_to_query
@@ -67,7 +77,8 @@ class Model:
         from pyxla_kernels.rotary_and_cache.rotary_and_cache import rotary_and_cache
         from pyxla_kernels.silu_and_mul.silu_and_mul import silu_and_mul
 
-        self.ops = attention_to_qkv, attention_to_query, fused_add_rms_norm, silu_and_mul
+        self.attention_to_qkv, self.attention_to_query = attention_to_qkv, attention_to_query
+        self.fused_add_rms_norm, self.silu_and_mul = fused_add_rms_norm, silu_and_mul
         self.rotary_and_cache, self.paged_attention = rotary_and_cache, paged_attention
         blocks = -(-(context + 1) // BLOCK)
 
@@ -108,34 +119,41 @@ class Model:
         """The residual stream as it is before a step."""
         self.residual.copy_(self.first)
 
-    def separate(self) -> None:
+    def state(self, query: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What a step leaves, in float64."""
+        keys_and_values = [layer["cache"].flatten(1, 2)[:, self.slots.long()] for layer in self.layers]
+        parts = {"query": query, "residual": self.residual, "keys and values": torch.stack(keys_and_values)}
+        return {name: part.double() for name, part in parts.items()}
+
+    def separate(self) -> torch.Tensor:
         """torch's products between our ops."""
-        _, _, fused_add_rms_norm, silu_and_mul = self.ops
         qkv = self.first_qkv
         for layer in self.layers:
             out, post_norm, gate_up, down, norm, next_qkv = layer["weights"]
             x = linear(self._attend(self._rotate(qkv, layer), layer), out)
-            x = _call(fused_add_rms_norm, x, x=x, residual=self.residual, weight=post_norm, eps=EPS)
+            x = _call(self.fused_add_rms_norm, x, x=x, residual=self.residual, weight=post_norm, eps=EPS)
             x = linear(x, gate_up)
-            x = linear(_call(silu_and_mul, x[:, :INNER], x=x), down)
-            x = _call(fused_add_rms_norm, x, x=x, residual=self.residual, weight=norm, eps=EPS)
+            x = linear(_call(self.silu_and_mul, x[:, :INNER], x=x), down)
+            x = _call(self.fused_add_rms_norm, x, x=x, residual=self.residual, weight=norm, eps=EPS)
             qkv = linear(x, next_qkv).view_as(qkv)
+        return self._rotate(qkv, self.layers[0])
 
-    def to_qkv(self) -> None:
+    def to_qkv(self) -> torch.Tensor:
         """One op from attention's result to queries, keys and values."""
         qkv = self.first_qkv
         for layer in self.layers:
             attention = self._attend(self._rotate(qkv, layer), layer)
-            qkv = _call(self.ops[0], qkv.flatten(1), **self._finish(attention, layer)).view_as(qkv)
+            qkv = _call(self.attention_to_qkv, qkv.flatten(1), **self._finish(attention, layer)).view_as(qkv)
+        return self._rotate(qkv, self.layers[0])
 
-    def to_query(self) -> None:
-        """The same, which rotates and stores them too; the last layer has no next cache and writes the first one's."""
+    def to_query(self) -> torch.Tensor:
+        """The same, which rotates and stores them too."""
         query = self._rotate(self.first_qkv, self.layers[0])
         for layer, following in zip(self.layers, [*self.layers[1:], self.layers[0]], strict=True):
-            attention = self._attend(query, layer)
-            query = _call(
-                self.ops[1], query, **self._finish(attention, layer), **self._places(), kv_cache=following["cache"]
-            )
+            finish = self._finish(self._attend(query, layer), layer)
+            places = self._places() | {"kv_cache": following["cache"]}
+            query = _call(self.attention_to_query, query, **finish, **places)
+        return query
 
     def _places(self) -> dict:
         return {"positions": self.positions, "cos_sin_cache": self.cos_sin, "slot_mapping": self.slots}

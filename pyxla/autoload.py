@@ -8,7 +8,6 @@ it is the device's plugin as well. Under `devtool trace` the recording starts he
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from pathlib import Path
 
@@ -42,9 +41,6 @@ class Plugin(DevicePlugin):
             op = library.table.op
             if op not in known:
                 warnings.warn(f"{op}: definition: expected {op}.py, got none for {library.path}", stacklevel=2)
-        # Absent where torch was told not to load it.
-        if torch_backend := sys.modules.get("pyxla_torch_backend"):
-            torch_backend.loaded()
 
     def library_path(self) -> str:
         """The PJRT plugin that torch_xla loads: pjrt_proxy, which loads the vendor's."""

@@ -140,11 +140,10 @@ def _import_when_asked_for(name: str) -> None:
     """As an attribute of its package, which it has been since the package's import."""
     parent, _, last = name.rpartition(".")
     package = importlib.import_module(parent)
-    before = getattr(package, "__getattr__", None)
 
     def __getattr__(attribute: str) -> object:
         if attribute == last:
             return importlib.import_module(name)
-        return before(attribute) if before is not None else object.__getattribute__(package, attribute)
+        return object.__getattribute__(package, attribute)
 
     package.__getattr__ = __getattr__
