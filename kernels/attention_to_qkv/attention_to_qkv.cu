@@ -16,31 +16,28 @@ static int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlign
 static int64_t ScaledBytes(const Params& p) { return Aligned(p.tokens * p.hidden * 2); }
 static int64_t GatedBytes(const Params& p) { return Aligned(p.tokens * p.inner * 2); }
 static int64_t SquaresBytes(const Params& p) {
-  return Aligned(p.tokens * (p.hidden / (AddShape::kRows / 2)) * sizeof(float));
+  return Aligned(p.tokens * (p.hidden / AddShape::kRows) * sizeof(float));
 }
 
-// x [tokens, k] * w [columns, k]^T; of a gated one w has 2 * columns rows, of one in units they are heads of d.
+// x [tokens, k] * w [columns, k]^T; of a gated one w has 2 * columns rows, of one of heads they are heads of d.
 template <typename T, typename S>
 static cudaError_t MakeProduct(const void* x, const void* w, int64_t tokens, int64_t k, int64_t columns,
-                               Product* product, int64_t d = 0) {
-  product->tiles = static_cast<int>((columns + S::kRows - 1) / S::kRows);
+                               Product* product, int64_t d) {
   product->steps = static_cast<int>(k / kBoxColumns);
   product->columns = static_cast<int>(columns);
   const auto make_map = [](const void* matrix, std::initializer_list<BoxedDimension> dimensions, CUtensorMap* map) {
     const auto type = std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     return pyxla::MakeTensorMap(matrix, type, dimensions, CU_TENSOR_MAP_L2_PROMOTION_NONE, map);
   };
-  const BoxedDimension k_columns{k, 1, kBoxColumns};
-  const cudaError_t error = make_map(x, {k_columns, {tokens, k, kMaxTokens}}, &product->x);
+  const int64_t of_half = S::kOfHeads ? d / 2 : columns, heads = S::kOfHeads ? columns / d : 1;
+  const auto parts = [](int64_t size, int part) { return static_cast<int>((size + part - 1) / part); };
+  product->units = parts(of_half, S::kRowsOfHalf);
+  product->tiles = product->units * parts(heads, S::kHeads);
+  const BoxedDimension in_box{kBoxColumns, 1, kBoxColumns}, boxes{k / kBoxColumns, kBoxColumns, S::kSteps};
+  const cudaError_t error = make_map(x, {in_box, {tokens, k, kMaxTokens}, boxes}, &product->x);
   if (error != cudaSuccess) return error;
-  if constexpr (S::kInUnits) {
-    product->units = static_cast<int>(d / (2 * kUnitRows));
-    const BoxedDimension unit_rows{kUnitRows, k, kUnitRows}, halves{2, d / 2 * k, 2};
-    const BoxedDimension units{product->units, kUnitRows * k, 2}, heads{columns / d, d * k, 1};
-    return make_map(w, {k_columns, unit_rows, halves, units, heads}, &product->w);
-  } else {
-    return make_map(w, {k_columns, {S::kGated ? 2 * columns : columns, k, S::kRows}}, &product->w);
-  }
+  const BoxedDimension rows{of_half, k, S::kRowsOfHalf}, halves{S::kHalves, of_half * k, S::kHalves};
+  return make_map(w, {in_box, rows, halves, {heads, S::kHalves * of_half * k, S::kHeads}, boxes}, &product->w);
 }
 
 template <typename T, bool kAsHeads>
@@ -65,11 +62,11 @@ static cudaError_t Launch(cudaStream_t stream, const Params& p) {
   device.tokens = static_cast<int>(p.tokens);
   device.eps = static_cast<float>(p.eps);
   if (kAsHeads) device.heads = *p.heads;
-  error = MakeProduct<T, AddShape>(p.attention, p.o_proj, p.tokens, p.width, p.hidden, &device.o);
+  error = MakeProduct<T, AddShape>(p.attention, p.o_proj, p.tokens, p.width, p.hidden, &device.o, 0);
   if (error == cudaSuccess)
-    error = MakeProduct<T, GateShape>(device.scaled, p.gate_up_proj, p.tokens, p.hidden, p.inner, &device.gate_up);
+    error = MakeProduct<T, GateShape>(device.scaled, p.gate_up_proj, p.tokens, p.hidden, p.inner, &device.gate_up, 0);
   if (error == cudaSuccess)
-    error = MakeProduct<T, AddShape>(device.gated, p.down_proj, p.tokens, p.inner, p.hidden, &device.down);
+    error = MakeProduct<T, AddShape>(device.gated, p.down_proj, p.tokens, p.inner, p.hidden, &device.down, 0);
   if (error == cudaSuccess && device.has_qkv)
     error = MakeProduct<T, LastShape>(device.scaled, p.qkv_proj, p.tokens, p.hidden, p.columns, &device.qkv,
                                       kAsHeads ? p.heads->d : 0);

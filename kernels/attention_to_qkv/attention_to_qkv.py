@@ -256,4 +256,4 @@ def workspace_bytes(
 ) -> int:
     """What goes into a product, and sums of squares, as WorkspaceBytes in attention_to_qkv.cu."""
     tokens, hidden, inner = *residual.shape, down_proj.shape[1]
-    return sum(-(-size // 256) * 256 for size in (2 * tokens * hidden, 2 * tokens * inner, 4 * tokens * (hidden // 32)))
+    return sum(-(-size // 256) * 256 for size in (2 * tokens * hidden, 2 * tokens * inner, 4 * tokens * (hidden // 64)))

@@ -1,5 +1,5 @@
 // What a block has: its warps, its parameters and its shared memory, pairs of elements of T, and the exchange with the
-// other block of its pair, half a tile each way.
+// other block of its pair, half the rows of a tile each way.
 #pragma once
 
 #include <type_traits>
@@ -22,7 +22,7 @@ struct DeviceParams {
   Product o, gate_up, down, qkv;
   void *residual, *scaled, *gated, *out;  // T; scaled [tokens, hidden] = r * a norm's weight, gated [tokens, inner]
   const void *post_attention_norm, *input_norm;
-  float* squares;  // [tokens, 2 * tiles of hidden]: of half a tile each
+  float* squares;  // [tokens, tiles of hidden]: sums of each
   int tokens;
   float eps;
   bool has_qkv;  // else out is the norm itself
@@ -72,12 +72,21 @@ __device__ inline void SyncPair() {
 
 // Two neighbours in a row, from L2: another block may have written them.
 template <typename T>
-__device__ inline float2 LoadTwo(const void* base, int64_t at) {
-  const unsigned bits = __ldcg(reinterpret_cast<const unsigned*>(static_cast<const T*>(base) + at));
+__device__ inline unsigned LoadBits(const void* base, int64_t at) {
+  return __ldcg(reinterpret_cast<const unsigned*>(static_cast<const T*>(base) + at));
+}
+
+template <typename T>
+__device__ inline float2 AsTwo(unsigned bits) {
   if constexpr (std::is_same_v<T, __half>)
     return __half22float2(*reinterpret_cast<const __half2*>(&bits));
   else
     return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&bits));
+}
+
+template <typename T>
+__device__ inline float2 LoadTwo(const void* base, int64_t at) {
+  return AsTwo<T>(LoadBits<T>(base, at));
 }
 
 // Rounds and stores; returns the rounded.
@@ -95,38 +104,41 @@ __device__ inline float2 StoreTwo(void* base, int64_t at, float x, float y) {
   }
 }
 
-// Where a thread's elements of a tile are: rows row and row + 8, two columns of each eight.
+// Where a thread's elements of a tile are: rows row and row + 8, two columns of each eight. Of a tile of pairs the even
+// block completes the first of these rows, the odd one the second.
 struct Place {
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   int row = warp * 16 + lane / 4, column = lane % 4 * 2;
+  int own_row = row + blockIdx.x % 2 * 8;
 };
 
-// half = the columns of a tile that this block completes, both blocks' sums: the first half is the even block's.
+__device__ inline float2 Times(float2 x, float y) { return {x.x * y, x.y * y}; }
+
+// sums = this block's row of a tile, both blocks' parts of it.
 template <int kColumns>
-__device__ inline void AddPeers(const float (&c)[kColumns][4], float (&half)[kColumns / 2][4], Shared& shared,
+__device__ inline void AddPeers(const float (&c)[kColumns][4], float2 (&sums)[kColumns], Shared& shared,
                                 uint32_t& turn) {
   const bool is_first = blockIdx.x % 2 == 0;
   float4* here = reinterpret_cast<float4*>(shared.tile) + threadIdx.x;
   const uint32_t there = AtPeer(Address(here));
   WaitForPeer(&shared.taken, (turn & 1) ^ 1);
 #pragma unroll
-  for (int j = 0; j < kColumns / 2; ++j) {
-    float give[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      half[j][i] = is_first ? c[j][i] : c[j + kColumns / 2][i];
-      give[i] = is_first ? c[j + kColumns / 2][i] : c[j][i];
-    }
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there + j * kComputers * 16), "f"(give[0]),
-                 "f"(give[1]), "f"(give[2]), "f"(give[3])
+  for (int j = 0; j < kColumns; j += 2) {
+    const float give[] = {is_first ? c[j][2] : c[j][0], is_first ? c[j][3] : c[j][1],
+                          is_first ? c[j + 1][2] : c[j + 1][0], is_first ? c[j + 1][3] : c[j + 1][1]};
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there + j / 2 * kComputers * 16),
+                 "f"(give[0]), "f"(give[1]), "f"(give[2]), "f"(give[3])
                  : "memory");
   }
   ArriveAtPeer(&shared.given);
   WaitForPeer(&shared.given, turn & 1);
 #pragma unroll
-  for (int j = 0; j < kColumns / 2; ++j) {
-    const float4 other = here[j * kComputers];
-    half[j][0] += other.x, half[j][1] += other.y, half[j][2] += other.z, half[j][3] += other.w;
+  for (int j = 0; j < kColumns; j += 2) {
+    const float4 other = here[j / 2 * kComputers];
+    const float keep[] = {is_first ? c[j][0] : c[j][2], is_first ? c[j][1] : c[j][3],
+                          is_first ? c[j + 1][0] : c[j + 1][2], is_first ? c[j + 1][1] : c[j + 1][3]};
+    sums[j] = {keep[0] + other.x, keep[1] + other.y};
+    sums[j + 1] = {keep[2] + other.z, keep[3] + other.w};
   }
   ArriveAtPeer(&shared.taken);
   ++turn;

@@ -20,7 +20,7 @@ namespace attention_to_qkv {
 // The scale warps' part, once what they read is there: each takes every third row, in one order always.
 __device__ inline void FormScales(const DeviceParams& p, Shared& shared) {
   constexpr int kRows = (kMaxTokens + kScaleWarps - 1) / kScaleWarps;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - (kComputers / 32 + 1), count = 2 * p.o.tiles;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 - (kComputers / 32 + 1), count = p.o.tiles;
   float sum[kRows] = {};
   for (int i = lane * 4; i < count; i += 128) {
     float4 four[kRows];
@@ -47,38 +47,40 @@ __device__ inline void FormScales(const DeviceParams& p, Shared& shared) {
 template <typename T>
 __device__ inline void AddToResidual(const DeviceParams& p, const Product& product, const void* weight,
                                      const Ring& ring, Shared& shared, uint32_t& stage, uint32_t& turn) {
-  constexpr int kColumns = AddShape::kRows / 8, kHalf = kColumns / 2;
+  constexpr int kColumns = AddShape::kRows / 8;
   const Place place;
+  const int row = place.own_row;
+  unsigned old[kColumns], norm[kColumns];
+  const auto load = [&](int tile) {
+    const int first = tile * AddShape::kRows + place.column;
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+      norm[j] = LoadBits<T>(weight, first + j * 8);
+      old[j] = row < p.tokens ? LoadBits<T>(p.residual, int64_t{row} * product.columns + first + j * 8) : 0;
+    }
+  };
+  // The first tile's, long before they are added.
+  const Cursor<AddShape> begin(product);
+  bool is_first = true;
+  if (begin.IsIn(product)) load(begin.tile);
   Multiply<T, AddShape>(product, ring, stage, [&](int tile, const float (&c)[kColumns][4], auto&) {
-    const int part = tile * 2 + blockIdx.x % 2, first = part * kHalf * 8 + place.column;
-    float2 old[2][kHalf], norm[kHalf];
+    if (!is_first) load(tile);
+    is_first = false;
+    float2 sums[kColumns];
+    AddPeers(c, sums, shared, turn);
+    float squares = 0;
 #pragma unroll
-    for (int j = 0; j < kHalf; ++j) {
-      norm[j] = LoadTwo<T>(weight, first + j * 8);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int row = place.row + 8 * i;
-        old[i][j] = row < p.tokens ? LoadTwo<T>(p.residual, int64_t{row} * product.columns + first + j * 8) : float2{};
-      }
+    for (int j = 0; j < kColumns; ++j) {
+      if (row >= p.tokens) continue;
+      const int64_t at = int64_t{row} * product.columns + tile * AddShape::kRows + j * 8 + place.column;
+      const float2 was = AsTwo<T>(old[j]), times = AsTwo<T>(norm[j]);
+      const float2 sum = StoreTwo<T>(p.residual, at, was.x + sums[j].x, was.y + sums[j].y);
+      StoreTwo<T>(p.scaled, at, sum.x * times.x, sum.y * times.y);
+      squares += sum.x * sum.x + sum.y * sum.y;
     }
-    float half[kHalf][4];
-    AddPeers(c, half, shared, turn);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = place.row + 8 * i;
-      float squares = 0;
-#pragma unroll
-      for (int j = 0; j < kHalf; ++j) {
-        if (row >= p.tokens) continue;
-        const int64_t at = int64_t{row} * product.columns + first + j * 8;
-        const float2 sum = StoreTwo<T>(p.residual, at, old[i][j].x + half[j][2 * i], old[i][j].y + half[j][2 * i + 1]);
-        StoreTwo<T>(p.scaled, at, sum.x * norm[j].x, sum.y * norm[j].y);
-        squares += sum.x * sum.x + sum.y * sum.y;
-      }
-      squares += __shfl_xor_sync(~0u, squares, 1);
-      squares += __shfl_xor_sync(~0u, squares, 2);
-      if (place.lane % 4 == 0 && row < p.tokens) p.squares[row * 2 * product.tiles + part] = squares;
-    }
+    squares += __shfl_xor_sync(~0u, squares, 1);
+    squares += __shfl_xor_sync(~0u, squares, 2);
+    if (place.lane % 4 == 0 && row < p.tokens) p.squares[row * product.tiles + tile] = squares;
   });
 }
 
@@ -122,24 +124,22 @@ __device__ inline void Gate(const DeviceParams& p, const Ring& ring, Shared& sha
 template <typename T>
 __device__ inline void Project(const DeviceParams& p, const Ring& ring, Shared& shared, uint32_t& stage,
                                uint32_t& turn) {
-  constexpr int kColumns = QkvShape::kRows / 8, kHalf = kColumns / 2;
+  constexpr int kColumns = QkvShape::kRows / 8;
   const Place place;
+  const int row = place.own_row;
   bool has_scales = false;
   Multiply<T, QkvShape>(p.qkv, ring, stage, [&](int tile, const float (&c)[kColumns][4], auto&) {
-    float half[kHalf][4];
-    AddPeers(c, half, shared, turn);
+    float2 sums[kColumns];
+    AddPeers(c, sums, shared, turn);
     if (!has_scales) Sync(kScalesAreThere, kWaitForScales);
     has_scales = true;
+    const float scale = shared.scale[row];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = place.row + 8 * i;
-      const float scale = shared.scale[row];
-#pragma unroll
-      for (int j = 0; j < kHalf; ++j) {
-        const int column = (tile * 2 + blockIdx.x % 2) * kHalf * 8 + j * 8 + place.column;
-        if (row < p.tokens && column < p.qkv.columns)
-          StoreTwo<T>(p.out, int64_t{row} * p.qkv.columns + column, half[j][2 * i] * scale, half[j][2 * i + 1] * scale);
-      }
+    for (int j = 0; j < kColumns; ++j) {
+      const int column = tile * QkvShape::kRows + j * 8 + place.column;
+      const float2 out = Times(sums[j], scale);
+      if (row < p.tokens && column < p.qkv.columns)
+        StoreTwo<T>(p.out, int64_t{row} * p.qkv.columns + column, out.x, out.y);
     }
   });
 }
@@ -184,13 +184,17 @@ __global__ void __launch_bounds__(kThreads) Kernel(const __grid_constant__ Devic
     Gate<T>(p, ring, shared, stage);
     sync();
     AddToResidual<T>(p, p.down, p.input_norm, ring, shared, stage, turn);
-    sync();
-    if constexpr (kAsHeads)
-      ProjectHeads<T>(p, ring, shared, stage, turn);
-    else if (p.has_qkv)
-      Project<T>(p, ring, shared, stage, turn);
-    else
-      Normalise<T>(p, shared);
+    if constexpr (kAsHeads) {
+      const PairsOfHeads<T> pairs(p, Cursor<QueryShape>(p.qkv).tile);
+      sync();
+      ProjectHeads<T>(p, ring, shared, stage, turn, pairs);
+    } else {
+      sync();
+      if (p.has_qkv)
+        Project<T>(p, ring, shared, stage, turn);
+      else
+        Normalise<T>(p, shared);
+    }
   } else if (threadIdx.x < kComputers + 32) {
     Load<AddShape, false>(p.o, ring, stage, [] {});
     Load<GateShape, true>(p.gate_up, ring, stage, sync);

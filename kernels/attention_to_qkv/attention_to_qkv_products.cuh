@@ -21,20 +21,24 @@ constexpr int kRingBytes = kStages * kStageBytes;
 
 // out [tokens, columns] = x [tokens, k] * w [columns, k]^T
 struct Product {
-  CUtensorMap x, w;
+  CUtensorMap x;              // columns of a box, rows, boxes
+  CUtensorMap w;              // columns of a box, rows, halves, heads, boxes
   int tiles, steps, columns;  // tiles of weight rows; steps of kBoxColumns of k
-  int units;                  // of a head, if w's tiles are of pairs
+  int units;                  // of a head, if tiles are of heads
 };
 
-/** Of a head that is rotated, rows that lie together in a tile: of its first half, and as many of its second half. */
-constexpr int kUnitRows = 8;
+// Of a head, the rows of each half that are in one tile.
+constexpr int kUnitRows = 16;
 
 // kRows weight rows are a tile, kGated: with as many of `up`. kPair: a tile is two neighbouring blocks', each of which
-// has half of k; else one block's. kInUnits: a tile's rows are units of heads, one after the other.
-template <int kRows_, bool kGated_, bool kPair_, bool kInUnits_ = false>
+// has half of k; else one block's. kOfHeads: a tile has rows of several heads, of each kUnitRows of its first half and
+// the kUnitRows of its second half that they are rotated with.
+template <int kRows_, bool kGated_, bool kPair_, bool kOfHeads_ = false>
 struct Shape {
   static constexpr int kRows = kRows_;
-  static constexpr bool kGated = kGated_, kPair = kPair_, kInUnits = kInUnits_;
+  static constexpr bool kGated = kGated_, kPair = kPair_, kOfHeads = kOfHeads_;
+  static constexpr int kHeads = kOfHeads ? kRows / (2 * kUnitRows) : 1, kHalves = kGated || kOfHeads ? 2 : 1;
+  static constexpr int kRowsOfHalf = kOfHeads ? kUnitRows : kRows;
   static constexpr int kWeightBytes = kRows * kBoxColumns * 2;
   static constexpr int kStepBytes = kInputBytes + (kGated ? 2 : 1) * kWeightBytes;
   static constexpr int kSteps = kStageBytes / kStepBytes >= 2 ? 2 : 1;  // in a stage
@@ -66,7 +70,7 @@ struct Cursor {
   __device__ void Next() {
     if (++i == count) i = 0, tile += stride;
   }
-  __device__ int Column(int step) const { return ((first + i) * S::kSteps + step) * kBoxColumns; }
+  __device__ int Box() const { return (first + i) * S::kSteps; }
 };
 
 // Weights are read once: they shall not push what blocks exchange out of the L2 cache.
@@ -76,62 +80,28 @@ __device__ inline uint64_t ReadOncePolicy() {
   return policy;
 }
 
-__device__ inline void CopyBox(const CUtensorMap& map, uint32_t to, uint32_t barrier, int column, int row) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%3, %4}], [%2];" ::"r"(to),
-      "l"(&map), "r"(barrier), "r"(column), "r"(row)
-      : "memory");
-}
-
-// Two units of a head.
-__device__ inline void CopyUnits(const CUtensorMap& map, uint32_t to, uint32_t barrier, int column, int unit, int head,
-                                 uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1, {%3, 0, 0, %4, %5}], [%2], %6;" ::"r"(to),
-      "l"(&map), "r"(barrier), "r"(column), "r"(unit), "r"(head), "l"(policy)
-      : "memory");
-}
-
-__device__ inline void CopyBox(const CUtensorMap& map, uint32_t to, uint32_t barrier, int column, int row,
-                               uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
-      "l"(&map), "r"(barrier), "r"(column), "r"(row), "l"(policy)
-      : "memory");
-}
-
+// A stage's weights, or inputs, are one copy: with more and smaller ones the copies themselves take longer than memory.
 template <typename S>
 __device__ inline void LoadWeights(const Product& p, const Ring& ring, const Cursor<S>& at, uint32_t i,
                                    uint64_t policy) {
   Wait(ring.Empty(i), Ring::Parity(i) ^ 1);
   ArriveAndExpect(ring.Full(i), S::kSteps * S::kStepBytes);
-#pragma unroll
-  for (int step = 0; step < S::kSteps; ++step) {
-    const uint32_t to = ring.Stage(i) + step * S::kStepBytes + kInputBytes;
-    const int column = at.Column(step), row = at.tile * S::kRows;
-    if constexpr (S::kInUnits) {
-      constexpr int kBoxRows = 4 * kUnitRows;
-#pragma unroll
-      for (int box = 0; box < S::kRows / kBoxRows; ++box) {
-        const int unit = (row + box * kBoxRows) / (2 * kUnitRows);
-        CopyUnits(p.w, to + box * kBoxRows * kBoxColumns * 2, ring.Full(i), column, unit % p.units, unit / p.units,
-                  policy);
-      }
-    } else {
-      CopyBox(p.w, to, ring.Full(i), column, row, policy);
-    }
-    if (S::kGated) CopyBox(p.w, to + S::kWeightBytes, ring.Full(i), column, p.columns + row, policy);
-  }
+  const int row = S::kOfHeads ? at.tile % p.units * kUnitRows : at.tile * S::kRows;
+  const int head = S::kOfHeads ? at.tile / p.units * S::kHeads : 0;
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {0, %3, 0, %4, %5}], [%2], %6;" ::"r"(ring.Stage(i) + S::kSteps * kInputBytes),
+      "l"(&p.w), "r"(ring.Full(i)), "r"(row), "r"(head), "r"(at.Box()), "l"(policy)
+      : "memory");
 }
 
 template <typename S>
 __device__ inline void LoadInputs(const Product& p, const Ring& ring, const Cursor<S>& at, uint32_t i) {
-#pragma unroll
-  for (int step = 0; step < S::kSteps; ++step)
-    CopyBox(p.x, ring.Stage(i) + step * S::kStepBytes, ring.Full(i), at.Column(step), 0);
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {0, 0, %3}], [%2];" ::"r"(ring.Stage(i)),
+      "l"(&p.x), "r"(ring.Full(i)), "r"(at.Box())
+      : "memory");
 }
 
 // The loading warp's part. kWaits: `wait` returns when x is there, and until then as many weights as the ring holds are
@@ -177,8 +147,9 @@ __device__ inline void Multiply(const Product& p, const Ring& ring, uint32_t& st
       BeginProducts();
 #pragma unroll
       for (int step = 0; step < S::kSteps; ++step) {
-        const uint32_t base = ring.Stage(stage) + step * S::kStepBytes;
-        const Matrix<kBoxColumns> x{base}, w{base + kInputBytes}, up{base + kInputBytes + S::kWeightBytes};
+        const uint32_t inputs = ring.Stage(stage) + step * kInputBytes;
+        const uint32_t weights = ring.Stage(stage) + S::kSteps * kInputBytes + step * (S::kStepBytes - kInputBytes);
+        const Matrix<kBoxColumns> x{inputs}, w{weights}, up{weights + S::kWeightBytes};
 #pragma unroll
         for (int k = 0; k < kBoxColumns; k += 16) {
           const bool adds = i > 0 || step > 0 || k > 0;
