@@ -134,21 +134,28 @@ def test_logits_in_bfloat16(deviation):
     assert ours_in_float32 < 1e-5 * exact.abs().max()
 
 
+TO_QUERY = {"attention_to_qkv": 1, "attention_to_query": 3, "rotary_and_cache": 1}
+TO_QKV = {"attention_to_qkv": 4, "attention_to_query": 0, "rotary_and_cache": 4}
+
+
 @pytest.mark.parametrize(
-    ("to_query", "calls"),
+    ("heads", "head_dim", "options", "calls"),
     [
-        (False, {"attention_to_qkv": 4, "attention_to_query": 0, "rotary_and_cache": 4}),
-        (True, {"attention_to_qkv": 1, "attention_to_query": 3, "rotary_and_cache": 1}),
+        (4, 64, {}, TO_QUERY),
+        (4, 64, {"to_query": False}, TO_QKV),
+        # attention_to_query does not take heads of 16.
+        (16, 16, {}, TO_QKV),
     ],
 )
-def test_logits_with_what_lies_between_attentions_in_one_op(to_query, calls):
+def test_logits_with_what_lies_between_attentions_in_one_op(heads, head_dim, options, calls):
     """As above, for sizes that the op takes: one call of it is what each layer has behind its attention."""
-    changes = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "num_hidden_layers": 4}
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4}
+    changes = sizes | {"num_attention_heads": heads, "head_dim": head_dim}
     config = dataclasses.replace(TINY, **changes, initializer_range=0.1)
     weights = tensors(config, torch.bfloat16)
     tokens = [(7 * i) % 256 for i in range(60)]
     exact = logits(reference(config, weights, torch.float64), tokens)
-    ours = traced_logits(config, weights, torch.bfloat16, tokens, in_one=True, to_query=to_query)
+    ours = traced_logits(config, weights, torch.bfloat16, tokens, in_one=True, **options)
     module = hlo.lowered([ours])
     assert {name: len(hlo_text.custom_calls(module, f"xla_gpu_{name}")) for name in calls} == calls
     error = (ours.cpu().double() - exact).abs()

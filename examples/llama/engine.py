@@ -12,7 +12,7 @@ import torch_xla
 from examples.llama.model import Llama
 from examples.llama.sampling import Draws, draw
 from examples.llama.scheduler import Chunk, Request, Scheduler, check
-from pyxla.nn import AttentionMetadata, PagedKVCache, attention_mode, in_mode, split
+from pyxla.nn import AttentionMetadata, PagedKVCache, attention_mode, in_mode, pack, split, unpack
 from pyxla.testing import compilations
 
 SMALLEST_BUCKET = 8
@@ -206,17 +206,18 @@ class Engine:
             tokens=bucket,
             seqs=self.max_seqs,
             max_blocks=self.max_blocks,
+            on_host=True,
         )
         tokens = [token for chunk in chunks for token in chunk.tokens]
         positions = [p for chunk in chunks for p in range(chunk.position, chunk.position + len(chunk.tokens))]
+        data = [_padded(tokens, bucket), _padded(positions, bucket), *metadata]
         with torch.no_grad():
             new, logits = self._step(
                 self.model,
-                self._to_device(tokens, bucket, torch.int32),
-                self._to_device(positions, bucket, torch.int32),
+                pack(data, self.device, self.model.mesh),
+                [tuple(part.shape) for part in data],
                 self._previous,
                 self.cache.layers,
-                metadata,
             )
             self._end_of_graph()
             if sampling:
@@ -242,8 +243,7 @@ class Engine:
 
     def _to_device(self, values: list, size: int, dtype: torch.dtype) -> torch.Tensor:
         """On the device, with zeros up to a size."""
-        tensor = torch.tensor(values + [0] * (size - len(values)), dtype=dtype).to(self.device)
-        return split(tensor, self.model.mesh, None)
+        return split(_padded(values, size, dtype).to(self.device), self.model.mesh, None)
 
     def bytes_read(self, chunks: list[Chunk]) -> int:
         """Of weights, keys and values, by a step that only decodes."""
@@ -263,24 +263,29 @@ def _decodes(flight: Flight) -> bool:
     return all(len(chunk.tokens) == 1 and chunk.samples for chunk in flight.chunks)
 
 
+def _padded(values: list, size: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+    return torch.tensor(values + [0] * (size - len(values)), dtype=dtype)
+
+
 def _step(
     model: Llama,
-    tokens: torch.Tensor,
-    positions: torch.Tensor,
+    packed: torch.Tensor,
+    shapes: list[tuple[int, ...]],
     previous: torch.Tensor,
     kv_caches: list[torch.Tensor],
-    metadata: AttentionMetadata,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The likeliest next token of each sequence, [seqs], int32, and the logits, [seqs, vocabulary].
 
     Args:
         model: the model.
-        tokens: [rows], int32; -1 - row stands for `previous[row]`.
-        positions: [rows], int32.
+        packed: in one tensor tokens, [rows], int32, of which -1 - row stands for `previous[row]`; positions, [rows],
+            int32; and what AttentionMetadata has.
+        shapes: theirs.
         previous: [seqs], int32; what the step before generated.
         kv_caches: one per layer; updated in place.
-        metadata: the step's.
     """
+    tokens, positions, *metadata = unpack(packed, shapes)
+    metadata = AttentionMetadata(*metadata)
     tokens = torch.where(tokens < 0, previous[(-1 - tokens).clamp(min=0)], tokens)
     hidden = model(tokens, positions, kv_caches, metadata)
     last = (metadata.query_start_loc[1:] - 1).clamp(min=0)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from torch_xla.distributed.spmd import Mesh
 
 ops = torch.ops.xla_gpu
-# What attention_to_qkv takes: tokens, and sizes in multiples.
-MAX_TOKENS, GRANULE = 64, 256
+# What attention_to_qkv takes: tokens, and sizes in multiples; and attention_to_query: multiples of head_dim.
+MAX_TOKENS, GRANULE, HEAD_GRANULE = 64, 256, 32
 
 
 class Layer(nn.Module):
@@ -124,8 +124,8 @@ class Llama(nn.Module):
         mesh: its axis "model" deals out heads and the MLP; None: one device.
         in_one: steps of few tokens compute what lies between two attentions in one op; only without a mesh, and where
             the op takes dtype and shape. None: if it does, on a GPU that it has code for.
-        to_query: that op goes on to the next layer's queries, keys and values, for a cache of `dtype`. Not by default,
-            as its kernel has not run on a GPU yet.
+        to_query: that op goes on to the next layer's rotated queries, with keys and values in its cache, where it takes
+            head_dim and the cache is of `dtype`.
     """
 
     def __init__(
@@ -135,12 +135,12 @@ class Llama(nn.Module):
         mesh: Mesh | None = None,
         *,
         in_one: bool | None = None,
-        to_query: bool = False,
+        to_query: bool = True,
     ):
         super().__init__()
         self.config, self.dtype, self.mesh = config, dtype, mesh
         self.in_one = _can_be_in_one(config, dtype, mesh) if in_one is None else in_one
-        self.to_query = to_query
+        self.to_query = to_query and config.head_dim % HEAD_GRANULE == 0
         self.embedding = _weight(dtype, config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config, dtype, mesh) for _ in range(config.num_hidden_layers))
         self.norm = _weight(dtype, config.hidden_size)

@@ -35,7 +35,7 @@ def load(
     mesh: Mesh | None = None,
     *,
     in_one: bool | None = None,
-    to_query: bool = False,
+    to_query: bool = True,
 ) -> Llama:
     """The model with these weights on a device.
 

@@ -9,6 +9,7 @@ from pyxla.nn.block_tables import BlockTables, CachedSequence
 from pyxla.nn.kv_cache import PagedKVCache
 from pyxla.nn.mode import attention_mode, in_mode
 from pyxla.nn.on_mesh import op_on, split
+from pyxla.nn.packing import pack, unpack
 
 __all__ = [
     "AttentionMetadata",
@@ -19,6 +20,8 @@ __all__ = [
     "attention_mode",
     "in_mode",
     "op_on",
+    "pack",
     "split",
+    "unpack",
     "xla_gpu_paged_attention",
 ]

@@ -78,7 +78,13 @@ class PagedKVCache(BlockTables):
         torch_xla.sync()
 
     def extend(
-        self, batch: Sequence[tuple[CachedSequence, int]], *, tokens: int, seqs: int, max_blocks: int
+        self,
+        batch: Sequence[tuple[CachedSequence, int]],
+        *,
+        tokens: int,
+        seqs: int,
+        max_blocks: int,
+        on_host: bool = False,
     ) -> AttentionMetadata:
         """Gives slots to the next tokens of several sequences and describes the step, padded to fixed shapes.
 
@@ -89,6 +95,7 @@ class PagedKVCache(BlockTables):
             tokens: rows of the step; at least the new tokens.
             seqs: sequences of the step; at least those of the batch.
             max_blocks: blocks of a sequence; at least what the longest takes.
+            on_host: leaves the metadata on the host, for `pyxla.nn.pack`.
 
         Returns:
             AttentionMetadata on the cache's device.
@@ -112,13 +119,10 @@ class PagedKVCache(BlockTables):
         starts.extend([starts[-1]] * padding)
         lengths.extend([0] * padding)
         slots.extend([-1] * (tokens - len(slots)))
-        return AttentionMetadata(
-            slot_mapping=self._to_device(slots),
-            context_lens=self._to_device(lengths),
-            block_tables=self._to_device(table, seqs, max_blocks),
-            query_start_loc=self._to_device(starts),
-            num_seqs=self._to_device(array("i", [len(batch)])),
-        )
+        values = (slots, lengths, table, starts, array("i", [len(batch)]))
+        metadata = AttentionMetadata(*(torch.frombuffer(numbers, dtype=torch.int32) for numbers in values))
+        metadata = metadata._replace(block_tables=metadata.block_tables.view(seqs, max_blocks))
+        return metadata if on_host else AttentionMetadata(*map(self._to_device, metadata))
 
     def _check_batch(
         self, batch: Sequence[tuple[CachedSequence, int]], tokens: int, seqs: int, max_blocks: int
@@ -135,19 +139,18 @@ class PagedKVCache(BlockTables):
         check.that(blocks <= max_blocks, "batch", f"at most {max_blocks} blocks of a sequence", blocks)
         self.require_room(batch)
 
-    def _to_device(self, values: array, *shape: int) -> torch.Tensor:
-        # Given its shape on the host: on the device that would be a graph of its own in front of a compiled function.
-        tensor = torch.frombuffer(values, dtype=torch.int32).view(shape or (-1,)).to(self.device)
+    def _to_device(self, values: torch.Tensor) -> torch.Tensor:
         # Said to be whole on each device: torch_xla writes that down when a graph has taken it, and takes the next one,
         # of which nothing is written down, for a graph's input that is sharded otherwise: it traces all anew.
-        return split(tensor, self._mesh, None)
+        return split(values.to(self.device), self._mesh, None)
 
     def _copy_block(self, source: int, target: int) -> None:
         """Copies a block in every layer: gathered, then written as new keys and values are, in place."""
         import torch_xla
 
-        block = self._to_device(array("i", [source]))
-        slots = self._to_device(array("i", range(target * self.block_size, (target + 1) * self.block_size)))
+        first = target * self.block_size
+        block = self._to_device(torch.tensor([source], dtype=torch.int32))
+        slots = self._to_device(torch.arange(first, first + self.block_size, dtype=torch.int32))
         for layer in self.layers:
             _write_block(self._store, layer, block, slots)
         torch_xla.sync()
