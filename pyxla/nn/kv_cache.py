@@ -95,10 +95,10 @@ class PagedKVCache(BlockTables):
             tokens: rows of the step; at least the new tokens.
             seqs: sequences of the step; at least those of the batch.
             max_blocks: blocks of a sequence; at least what the longest takes.
-            on_host: leaves the metadata on the host, for `pyxla.nn.pack`.
+            on_host: leaves the metadata on the CPU, for `pyxla.nn.pack`.
 
         Returns:
-            AttentionMetadata on the cache's device.
+            AttentionMetadata on the cache's device, int32.
 
         Raises:
             ArgumentError: the batch does not fit these shapes, a sequence occurs twice or was closed.
@@ -119,9 +119,14 @@ class PagedKVCache(BlockTables):
         starts.extend([starts[-1]] * padding)
         lengths.extend([0] * padding)
         slots.extend([-1] * (tokens - len(slots)))
-        values = (slots, lengths, table, starts, array("i", [len(batch)]))
-        metadata = AttentionMetadata(*(torch.frombuffer(numbers, dtype=torch.int32) for numbers in values))
-        metadata = metadata._replace(block_tables=metadata.block_tables.view(seqs, max_blocks))
+        metadata = AttentionMetadata(
+            slot_mapping=_tensor(slots),
+            context_lens=_tensor(lengths),
+            # Given its shape here: on the device that would be a graph of its own in front of a compiled function.
+            block_tables=_tensor(table).view(seqs, max_blocks),
+            query_start_loc=_tensor(starts),
+            num_seqs=_tensor(array("i", [len(batch)])),
+        )
         return metadata if on_host else AttentionMetadata(*map(self._to_device, metadata))
 
     def _check_batch(
@@ -149,11 +154,15 @@ class PagedKVCache(BlockTables):
         import torch_xla
 
         first = target * self.block_size
-        block = self._to_device(torch.tensor([source], dtype=torch.int32))
-        slots = self._to_device(torch.arange(first, first + self.block_size, dtype=torch.int32))
+        block = self._to_device(_tensor(array("i", [source])))
+        slots = self._to_device(_tensor(array("i", range(first, first + self.block_size))))
         for layer in self.layers:
             _write_block(self._store, layer, block, slots)
         torch_xla.sync()
+
+
+def _tensor(numbers: array) -> torch.Tensor:
+    return torch.frombuffer(numbers, dtype=torch.int32)
 
 
 def _write_block(store: Callable, layer: torch.Tensor, block: torch.Tensor, slots: torch.Tensor) -> None:
