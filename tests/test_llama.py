@@ -134,6 +134,15 @@ def test_logits_in_bfloat16(deviation):
     assert ours_in_float32 < 1e-5 * exact.abs().max()
 
 
+# What attention_to_qkv takes.
+IN_ONE_SIZES = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "head_dim": 64,
+    "initializer_range": 0.1,
+}
 TO_QUERY = {"attention_to_qkv": 1, "attention_to_query": 3, "rotary_and_cache": 1}
 TO_QKV = {"attention_to_qkv": 4, "attention_to_query": 0, "rotary_and_cache": 4}
 
@@ -149,9 +158,7 @@ TO_QKV = {"attention_to_qkv": 4, "attention_to_query": 0, "rotary_and_cache": 4}
 )
 def test_logits_with_what_lies_between_attentions_in_one_op(heads, head_dim, options, calls):
     """As above, for sizes that the op takes: one call of it is what each layer has behind its attention."""
-    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4}
-    changes = sizes | {"num_attention_heads": heads, "head_dim": head_dim}
-    config = dataclasses.replace(TINY, **changes, initializer_range=0.1)
+    config = dataclasses.replace(TINY, **IN_ONE_SIZES | {"num_attention_heads": heads, "head_dim": head_dim})
     weights = tensors(config, torch.bfloat16)
     tokens = [(7 * i) % 256 for i in range(60)]
     exact = logits(reference(config, weights, torch.float64), tokens)
@@ -203,6 +210,28 @@ def test_a_step_copies_no_cache(mode, dtype, model):
             pyxla.assert_custom_calls(modules, op, calls)
         pyxla.assert_custom_calls(modules, "fused_add_rms_norm", 2 * calls)
         pyxla.assert_no_copies(modules, "rotary_and_cache")
+
+
+@MODES
+def test_one_op_between_attentions_serves(mode):
+    """Mixed batches with padding, as on a GPU: no copy of a cache or of the residual stream, and each request's tokens
+    alone.
+    """
+    config = dataclasses.replace(TINY, **IN_ONE_SIZES)
+    model = load(config, tensors(config, torch.bfloat16).__getitem__, torch.bfloat16, DEVICE, in_one=True)
+    engine = engine_of(model, mode)
+    with pyxla.inspecting() as seen:
+        for _ in engine.warm_up(sampling=False):
+            pass
+    for modules in (seen, pyxla.compiled_for(seen, "H200")) if seen.device == "CPU" else (seen,):
+        for op, calls in TO_QUERY.items():
+            pyxla.assert_custom_calls(modules, op, calls * len(engine.buckets))
+            pyxla.assert_no_copies(modules, op)
+    # In direct mode torch_xla does not look for what it compiled for an inspection.
+    list(engine.warm_up(sampling=False))
+    with pyxla.assert_no_recompilation():
+        together = engine.generate(Request(prompt, 20) for prompt in prompts())
+        assert together == [engine.generate([Request(prompt, 20)])[0] for prompt in prompts()]
 
 
 @MODES
