@@ -18,17 +18,28 @@ import click
 from devtool.errors import MISUSED, DevtoolError, unknown
 
 
-def load_cases(op: str) -> list[Any]:
-    """CASES of the op's cases.py."""
+def load_cases(op_name: str, folder: str) -> list[Any]:
+    """The cases of an op of this folder, at least one."""
     # Before torch_xla is imported: it guesses otherwise, and says so.
     os.environ.setdefault("PJRT_DEVICE", "CPU")
+    wanted = f"kernels/{folder}/cases.py"
     try:
-        return list(importlib.import_module(f"pyxla_kernels.{op}.cases").CASES)
+        importlib.import_module(f"pyxla_kernels.{folder}.cases")
     except ModuleNotFoundError as error:
-        if error.name != f"pyxla_kernels.{op}.cases":
+        if error.name != f"pyxla_kernels.{folder}.cases":
             raise
         hint = "copy kernels/simple_add/cases.py and adapt it"
-        raise DevtoolError(f"hlo: {op}: expected kernels/{op}/cases.py, got none", hint) from None
+        raise DevtoolError(f"hlo: {op_name}: expected {wanted}, got none", hint) from None
+    from pyxla import ops
+    from pyxla.case import cases_name, cases_of
+    from pyxla.op import find_op
+
+    ops.load_op(folder)
+    op = find_op(op_name)
+    if not (cases := cases_of(op)):
+        message = f"hlo: {op_name}: expected a case in {cases_name(op)} of {wanted}, got none"
+        raise DevtoolError(message, "kernels/simple_add/cases.py is an example")
+    return cases
 
 
 def select_case(op: str, cases: list[Any], name: str | None) -> Any:
@@ -45,11 +56,10 @@ def inspect_case(op_name: str, case: Any) -> tuple[str, Any]:
     import torch
     import torch_xla
 
-    from pyxla import hlo, ops
+    from pyxla import hlo
     from pyxla.inspection import inspecting
     from pyxla.op import find_op
 
-    ops.load_op(op_name)
     op = find_op(op_name)
     device = torch_xla.device()
     arguments = case.arguments()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -52,6 +53,14 @@ def select_ops(where: str, names: Sequence[str]) -> list[str]:
                 raise DevtoolError(message, "write the file with the handlers and the op table (kernels/README.md)")
             raise unknown(where, "OP", "a folder of kernels/", name, known, f"devtool new-op {name}")
     return list(dict.fromkeys(names)) or known
+
+
+def folder_of(op: str) -> str:
+    """The folder of an op: one of its name, else the one whose Python file defines a function of this name, else it."""
+    defines = re.compile(rf"^def {re.escape(op)}\(", re.MULTILINE)
+    folders = op_names()
+    files = {folder: kernels() / folder / f"{folder}.py" for folder in folders if op not in folders}
+    return next((folder for folder, path in files.items() if path.is_file() and defines.search(path.read_text())), op)
 
 
 def device_targets() -> list[str]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+from pyxla.libraries import KERNELS_PACKAGE
+
+if TYPE_CHECKING:
+    from pyxla.op import CustomOp
 
 
 @dataclass(frozen=True)
@@ -66,3 +72,24 @@ class BadInput:
     def arguments(self) -> dict[str, Any]:
         """The arguments."""
         return self.build(torch.Generator().manual_seed(0))
+
+
+def cases_of(op: CustomOp) -> list[Case]:
+    """The cases of an op, from the cases.py of its folder: CASES, or <OP>_CASES of a further op of the folder.
+
+    Args:
+        op: what `pyxla.find_op` returns.
+
+    Returns:
+        Its cases; none where there is no such list.
+
+    Raises:
+        ModuleNotFoundError: there is no cases.py.
+    """
+    module = importlib.import_module(f"{KERNELS_PACKAGE}.{op.library}.cases")
+    return list(getattr(module, cases_name(op), []))
+
+
+def cases_name(op: CustomOp) -> str:
+    """What the list of an op's cases is called."""
+    return "CASES" if op.name == op.library else f"{op.name.upper()}_CASES"

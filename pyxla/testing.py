@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from pyxla import dump, hlo, hlo_text
-from pyxla.case import BadInput, Case
+from pyxla.case import BadInput, Case, cases_of
 from pyxla.compare import Worst, worst_element
 from pyxla.dump import compilations
 from pyxla.errors import PyxlaError
@@ -31,6 +31,7 @@ __all__ = [
     "CHECKS",
     "BadInput",
     "Case",
+    "cases_of",
     "check_bad_input",
     "check_compiled",
     "check_cpu",

@@ -14,6 +14,7 @@ OPS = ("bare", "dies", "empty", "raises", "simple_add")
 # Ends the process that looks at the op; one that only raises. `bare` was never built and has no Python file.
 _DIES = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
 _RAISES = "raise ValueError('<b>no</b> cases & no luck')\n"
+_EMPTY = "import torch, pyxla\n\n@pyxla.custom_op\ndef empty(x: torch.Tensor) -> torch.Tensor:\n    return x.clone()\n"
 _BENCH = ("--device", "cpu", "--rounds", "2", "--layer", "raw", "--case", "f32-1024x4096")
 
 
@@ -51,6 +52,7 @@ def make(folder: Path) -> Made:
         if cases:
             (tree.kernels / name / "__init__.py").touch()
             (tree.kernels / name / "cases.py").write_text(cases)
+    (tree.kernels / "empty/empty.py").write_text(_EMPTY)
     for arguments in (("test", "simple_add", "--device", "cpu"), ("bench", "simple_add", *_BENCH)):
         result = tree.run(*arguments)
         assert result.returncode == 0, result.stdout + result.stderr

@@ -9,6 +9,7 @@ import torch_xla.runtime
 from pyxla_kernels.common.custom_calls import to_xla
 
 import pyxla
+from pyxla import testing
 from pyxla.op import NAMESPACE
 from tests.test_layers import OPS
 
@@ -16,20 +17,17 @@ pytestmark = pytest.mark.skipif(
     torch_xla.runtime.device_type() != "CPU", reason="compiles for a GPU that is not here: on the CPU"
 )
 
-# Ops that share a folder -> where their cases are.
-SHARING = {
-    "attention_to_qkv": {"attention_to_qkv": "cases.CASES", "attention_to_query": "query_cases.QUERY_CASES"},
-    "paged_attention": {"paged_attention": "cases.CASES", "paged_attention_lse": "cases.LSE_CASES"},
-    "rotary_embedding": {"rotary_embedding": "cases.CASES", "rotary_embedding_inplace": "cases.CASES"},
-}
-
 
 def cases():
-    for folder in OPS:
-        for name, which in SHARING.get(folder, {folder: "cases.CASES"}).items():
-            module, attribute = which.split(".")
-            for case in getattr(importlib.import_module(f"pyxla_kernels.{folder}.{module}"), attribute):
-                yield pytest.param(name, case, id=f"{name}-{case.name}")
+    modules = (importlib.import_module(f"pyxla_kernels.{folder}.{folder}") for folder in OPS)
+    ops = {value.name: value for module in modules for value in vars(module).values() if is_op(value)}
+    for op in ops.values():
+        for case in testing.cases_of(op):
+            yield pytest.param(op.name, case, id=f"{op.name}-{case.name}")
+
+
+def is_op(value):
+    return isinstance(value, pyxla.CustomOp)
 
 
 @pytest.mark.parametrize(("name", "case"), list(cases()))

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from devtool import project
 from devtool.hlo_svg import MOST_NODES, draw
+from devtool.lowered import inspect_case, load_cases
 from tests.devtool_tree import Tree
 
 
@@ -117,6 +119,34 @@ def test_hlo_of_an_op_without_cases(tree):
     assert result.stderr.endswith(
         "hlo: tiny: expected kernels/tiny/cases.py, got none\n\nhint: copy kernels/simple_add/cases.py and adapt it\n"
     )
+
+
+def test_hlo_of_a_further_op_of_a_folder(tree):
+    """Its cases have a list of their own; nothing of the folder's name is in its name."""
+    folder = tree.kernels / "simple_add"
+    python, cases = (folder / name for name in ("simple_add.py", "cases.py"))
+    texts = python.read_text(), cases.read_text()
+    signature = "def minus(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:"
+    op = f"\n\n@custom_op(library='simple_add')\n{signature}\n    return a - b\n"
+    try:
+        python.write_text(texts[0] + op)
+        without = tree.run("hlo", "minus", "--list")
+        cases.write_text(texts[1] + "\n\nMINUS_CASES = CASES[1:2]\n")
+        listed = tree.run("hlo", "minus", "--list")
+        folders = tree.run("hlo", "simple_add", "--list")
+    finally:
+        python.write_text(texts[0]), cases.write_text(texts[1])
+    assert without.returncode == 1
+    expected = "hlo: minus: expected a case in MINUS_CASES of kernels/simple_add/cases.py, got none\n\nhint: "
+    assert without.stderr.endswith(f"{expected}kernels/simple_add/cases.py is an example\n")
+    assert listed.stdout.splitlines() == folders.stdout.splitlines()[1:2]
+
+
+@pytest.mark.parametrize("name", ["attention_to_query", "paged_attention_lse", "rotary_embedding_inplace"])
+def test_hlo_calls_a_further_op(name):
+    (case, *_) = load_cases(name, project.folder_of(name))
+    _, seen = inspect_case(name, case)
+    assert [call.target for call in seen.calls()] == [f"xla_gpu_{name}"]
 
 
 SVG = "{http://www.w3.org/2000/svg}"

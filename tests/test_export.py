@@ -1,6 +1,5 @@
 """pyxla.export and pyxla.load_artifact: what is saved is what the function computes, and nothing else is loaded."""
 
-import importlib
 import json
 import subprocess
 import sys
@@ -23,26 +22,27 @@ add = torch.ops.xla_gpu.simple_add
 norm = torch.ops.xla_gpu.rms_norm
 
 PAGED = ["ragged-bf16", "window-7", "all-options", "f8-bf16", "lse-f32"]
-# op -> (folder, cases), one for each way in which a call can be written: attributes of each kind, operands that are
+# op -> cases, one for each way in which a call can be written: attributes of each kind, operands that are
 # absent, several results, float8, updates in place with and without a result, no elements.
 ROUND_TRIPS = {
-    "simple_add": ("simple_add", ["f32-3x5", "bf16-3x5", "f32-scalar", "f32-empty"]),
-    "rms_norm": ("rms_norm", ["bf16-5x1000", "f32-no-weight", "bf16-weight-f32", "f32-eps-0"]),
-    "fused_add_rms_norm": ("fused_add_rms_norm", ["f32-3x5", "bf16-5x1000", "bf16-no-weight"]),
-    "rotary_embedding": ("rotary_embedding", ["bf16-neox", "f32-interleaved"]),
-    "rotary_embedding_inplace": ("rotary_embedding", ["bf16-neox", "f32-rot-dim-0"]),
-    "reshape_and_cache": ("reshape_and_cache", ["bf16-to-itself", "bf16-to-f8-scaled"]),
-    "rotary_and_cache": ("rotary_and_cache", ["bf16-neox", "bf16-to-f8-scaled"]),
-    "gelu_and_mul": ("gelu_and_mul", ["f32-3x10", "bf16-3x10"]),
-    "paged_attention": ("paged_attention", PAGED),
-    "paged_attention_lse": ("paged_attention", PAGED),
+    "simple_add": ["f32-3x5", "bf16-3x5", "f32-scalar", "f32-empty"],
+    "rms_norm": ["bf16-5x1000", "f32-no-weight", "bf16-weight-f32", "f32-eps-0"],
+    "fused_add_rms_norm": ["f32-3x5", "bf16-5x1000", "bf16-no-weight"],
+    "rotary_embedding": ["bf16-neox", "f32-interleaved"],
+    "rotary_embedding_inplace": ["bf16-neox", "f32-rot-dim-0"],
+    "reshape_and_cache": ["bf16-to-itself", "bf16-to-f8-scaled"],
+    "rotary_and_cache": ["bf16-neox", "bf16-to-f8-scaled"],
+    "gelu_and_mul": ["f32-3x10", "bf16-3x10"],
+    "paged_attention": PAGED,
+    "paged_attention_lse": PAGED,
+    "attention_to_qkv": ["bf16-no-qkv"],
+    "attention_to_query": ["query-bf16-17x128"],
 }
 
 
 def round_trips():
-    for op, (folder, names) in ROUND_TRIPS.items():
-        module = importlib.import_module(f"pyxla_kernels.{folder}.cases")
-        for case in module.LSE_CASES if op == "paged_attention_lse" else module.CASES:
+    for op, names in ROUND_TRIPS.items():
+        for case in testing.cases_of(find_op(op)):
             if case.name in names:
                 yield pytest.param(op, case, id=f"{op}-{case.name}")
 

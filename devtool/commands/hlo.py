@@ -58,10 +58,11 @@ def hlo(
     else:
         if arguments:
             raise click.UsageError(f"unexpected extra argument ({arguments[0]}): an op takes none")
-        project.select_ops("hlo", [target])
+        folder = project.folder_of(target)
+        project.select_ops("hlo", [folder])
         if not list_cases:
-            build_ops([target], Options(cuda))
-        cases = load_cases(target)
+            build_ops([folder], Options(cuda))
+        cases = load_cases(target, folder)
         if list_cases:
             for case in cases:
                 click.echo(f"{case.name}\t{case.why}")

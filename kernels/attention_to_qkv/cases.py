@@ -1,11 +1,14 @@
-"""Inputs of attention_to_qkv, for its test and its benchmark; each with its reason."""
+"""Inputs of attention_to_qkv and attention_to_query, for tests and benchmarks; each with its reason."""
 
 import torch
+from pyxla_kernels.attention_to_qkv.attention_to_query_cases import (  # noqa: F401 - tools look for them here
+    ATTENTION_TO_QUERY_BAD_INPUTS,
+    ATTENTION_TO_QUERY_CASES,
+)
+from pyxla_kernels.attention_to_qkv.inputs import ROUNDINGS, WEIGHTS, arguments, changed, torch_attention_to_qkv
 
 from pyxla.benchmark import Bench, nbytes
 from pyxla.testing import BadInput, Case
-
-WEIGHTS = ("o_proj", "post_attention_norm", "gate_up_proj", "down_proj", "input_norm", "qkv_proj")
 
 # tokens, width, hidden, inner, columns
 SHAPES = {
@@ -18,52 +21,6 @@ SHAPES = {
 }
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
-# Three products take values that were rounded to 16 bits: of the largest in a row, an element's error is up to four
-# roundings of its dtype. The root mean square is held to torch's own, which rounds as often.
-ROUNDINGS = {torch.bfloat16: 2**17, torch.float16: 2**14}
-
-
-def arguments(generator: torch.Generator, shape: tuple[int, ...], dtype: torch.dtype) -> dict:
-    """Tokens of very different size, so that a row which another one leaks into shows; products of about one."""
-    tokens, width, hidden, inner, columns = shape
-
-    def random(*dims: int, scale: float = 1.0) -> torch.Tensor:
-        return torch.randn(dims, generator=generator) * scale
-
-    size = torch.logspace(-1, 1, max(tokens, 1))[:tokens, None]
-    made = {
-        "attention": random(tokens, width) * size,
-        "residual": random(tokens, hidden) * size,
-        "o_proj": random(hidden, width, scale=width**-0.5),
-        "post_attention_norm": 1 + random(hidden, scale=0.5),
-        "gate_up_proj": random(2 * inner, hidden, scale=hidden**-0.5),
-        "down_proj": random(hidden, inner, scale=inner**-0.5),
-        "input_norm": 1 + random(hidden, scale=0.5),
-        "qkv_proj": random(columns, hidden, scale=hidden**-0.5),
-    }
-    return {name: tensor.to(dtype) for name, tensor in made.items()} | {"eps": 1e-6}
-
-
-def torch_attention_to_qkv(
-    attention: torch.Tensor,
-    residual: torch.Tensor,
-    o_proj: torch.Tensor,
-    post_attention_norm: torch.Tensor,
-    gate_up_proj: torch.Tensor,
-    down_proj: torch.Tensor,
-    input_norm: torch.Tensor,
-    qkv_proj: torch.Tensor | None,
-    eps: float,
-) -> torch.Tensor:
-    """torch's own ops in the same dtype."""
-    F = torch.nn.functional
-    hidden = residual.shape[-1:]
-    residual.add_(F.linear(attention, o_proj))
-    gate, up = F.linear(F.rms_norm(residual, hidden, post_attention_norm, eps), gate_up_proj).chunk(2, dim=-1)
-    residual.add_(F.linear(F.silu(gate) * up, down_proj))
-    out = F.rms_norm(residual, hidden, input_norm, eps)
-    return out if qkv_proj is None else F.linear(out, qkv_proj)
-
 
 CASES = (
     [
@@ -107,14 +64,6 @@ CASES = (
         ),
     ]
 )
-
-
-def changed(good: dict, **changes) -> dict:
-    """The arguments with some of them replaced: by ones of a shape, or by a value."""
-    dtype = good["attention"].dtype
-    return good | {
-        name: torch.ones(value, dtype=dtype) if isinstance(value, tuple) else value for name, value in changes.items()
-    }
 
 
 def _bad(name: str, message: str, dtype: torch.dtype = torch.bfloat16, **changes) -> BadInput:

@@ -3,7 +3,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyxla_kernels.attention_to_qkv.attention_to_qkv import attention_to_qkv
-from pyxla_kernels.attention_to_qkv.cases import BAD_INPUTS, CASES, ROUNDINGS, arguments, torch_attention_to_qkv
+from pyxla_kernels.attention_to_qkv.cases import BAD_INPUTS, CASES
+from pyxla_kernels.attention_to_qkv.inputs import ROUNDINGS, arguments, torch_attention_to_qkv
 
 from pyxla import testing
 from pyxla.compare import compare

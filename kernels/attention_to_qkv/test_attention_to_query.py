@@ -3,13 +3,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyxla_kernels.attention_to_qkv.attention_to_qkv import attention_to_qkv, attention_to_query
-from pyxla_kernels.attention_to_qkv.cases import ROUNDINGS
-from pyxla_kernels.attention_to_qkv.query_cases import (
-    QUERY_BAD_INPUTS,
-    QUERY_CASES,
+from pyxla_kernels.attention_to_qkv.attention_to_query_cases import (
+    ATTENTION_TO_QUERY_BAD_INPUTS,
+    ATTENTION_TO_QUERY_CASES,
     query_arguments,
     torch_attention_to_query,
 )
+from pyxla_kernels.attention_to_qkv.inputs import ROUNDINGS
 from pyxla_kernels.common.checks_on_xla import is_cuda
 
 from pyxla import testing
@@ -22,13 +22,13 @@ def on_xla(made: dict) -> dict:
     return {n: v.to(torch_xla.device()) if isinstance(v, torch.Tensor) else v for n, v in made.items()}
 
 
-@pytest.mark.parametrize("case", QUERY_CASES, ids=str)
+@pytest.mark.parametrize("case", ATTENTION_TO_QUERY_CASES, ids=str)
 @pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
 def test_op(check, case):
     check(attention_to_query, case)
 
 
-@pytest.mark.parametrize("bad", QUERY_BAD_INPUTS, ids=str)
+@pytest.mark.parametrize("bad", ATTENTION_TO_QUERY_BAD_INPUTS, ids=str)
 def test_bad_input(bad):
     testing.check_bad_input(attention_to_query, bad)
 

@@ -35,7 +35,7 @@ LSE_BATCHES = [
     batch("lse-empty-batch", "no sequence, no row", (), BF16),
 ]
 
-LSE_CASES = [batch.case(has_lse=True) for batch in LSE_BATCHES]
+PAGED_ATTENTION_LSE_CASES = [batch.case(has_lse=True) for batch in LSE_BATCHES]
 
 bad = Bad("paged_attention", changed)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pyxla_kernels.common.checks_on_xla import is_cuda
 from pyxla_kernels.common.custom_calls import call_handler, to_xla
 from pyxla_kernels.common.paged_attention_batches import arguments, integers, sequences
-from pyxla_kernels.paged_attention.cases import BAD_INPUTS, CASES, LSE_CASES, RAGGED, changed
+from pyxla_kernels.paged_attention.cases import BAD_INPUTS, CASES, PAGED_ATTENTION_LSE_CASES, RAGGED, changed
 from pyxla_kernels.paged_attention.paged_attention import paged_attention, paged_attention_lse
 
 from pyxla import ArgumentError, PyxlaError, sync, testing
@@ -18,7 +18,7 @@ from pyxla.compare import compare
 EITHER_DTYPE = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 AT_RUN_TIME = [bad for bad in BAD_INPUTS if bad.at_run_time]
 BEFORE = [bad for bad in BAD_INPUTS if not bad.at_run_time]
-OPS = [(paged_attention, case) for case in CASES] + [(paged_attention_lse, case) for case in LSE_CASES]
+OPS = [(paged_attention, case) for case in CASES] + [(paged_attention_lse, case) for case in PAGED_ATTENTION_LSE_CASES]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -82,7 +82,7 @@ def test_op(check, op, case):
     check(op, case)
 
 
-@pytest.mark.parametrize("case", CASES + LSE_CASES, ids=str)
+@pytest.mark.parametrize("case", CASES + PAGED_ATTENTION_LSE_CASES, ids=str)
 def test_reference_against_dense_attention(case):
     a = case.arguments()
     got = testing.oracle(paged_attention_lse, a)

@@ -95,6 +95,8 @@ CASES = [
     Case("f32-no-key-head", "queries alone", lambda g: arguments(g, torch.float32, heads=(2, 0))),
     Case("f32-rot-dim-0", "all of each head stays", lambda g: arguments(g, torch.float32, rot_dim=0)),
 ]
+# Both ops take the same arguments.
+ROTARY_EMBEDDING_INPLACE_CASES = CASES
 
 
 def changed(generator: torch.Generator, **changes) -> dict:

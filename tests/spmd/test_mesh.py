@@ -1,6 +1,5 @@
 """Sharded ops on a mesh of four virtual devices: right numbers, one custom call of a part, no exchange, no copy."""
 
-import importlib
 import re
 
 import numpy as np
@@ -23,20 +22,20 @@ LINE = xs.Mesh(np.arange(4), (4,), ("model",))
 DEVICE = torch_xla.device()
 EXCHANGES = re.compile(r"all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter")
 
-# op -> (folder, cases that two devices divide): each operand there is, absent and present; dtypes; updates in place.
+# op -> cases that two devices divide: each operand there is, absent and present; dtypes; updates in place.
 PAGED = ["ragged-bf16", "window-7", "all-options", "f8-bf16"]
 SHARDED = {
-    "paged_attention": ("paged_attention", PAGED),
-    "paged_attention_lse": ("paged_attention", ["lse-all-options"]),
-    "reshape_and_cache": ("reshape_and_cache", ["bf16-to-itself"]),
-    "rotary_embedding": ("rotary_embedding", ["bf16-neox", "f32-interleaved"]),
-    "rotary_embedding_inplace": ("rotary_embedding", ["bf16-neox", "f32-interleaved"]),
-    "rotary_and_cache": ("rotary_and_cache", ["bf16-neox", "f32-interleaved"]),
-    "rms_norm": ("rms_norm", ["f32-2x4096", "bf16-300x2880"]),
-    "fused_add_rms_norm": ("fused_add_rms_norm", ["f32-2x4096"]),
-    "silu_and_mul": ("silu_and_mul", []),
-    "gelu_and_mul": ("gelu_and_mul", []),
-    "simple_add": ("simple_add", []),
+    "paged_attention": PAGED,
+    "paged_attention_lse": ["lse-all-options"],
+    "reshape_and_cache": ["bf16-to-itself"],
+    "rotary_embedding": ["bf16-neox", "f32-interleaved"],
+    "rotary_embedding_inplace": ["bf16-neox", "f32-interleaved"],
+    "rotary_and_cache": ["bf16-neox", "f32-interleaved"],
+    "rms_norm": ["f32-2x4096", "bf16-300x2880"],
+    "fused_add_rms_norm": ["f32-2x4096"],
+    "silu_and_mul": [],
+    "gelu_and_mul": [],
+    "simple_add": [],
 }
 # Of these the cases have odd rows, or three heads.
 OWN = {
@@ -53,11 +52,10 @@ OWN = {
 
 
 def sharded_cases():
-    for name, (folder, names) in SHARDED.items():
+    for name, names in SHARDED.items():
         op = pyxla.find_op(name)
         (by,) = op.shardings
-        module = importlib.import_module(f"pyxla_kernels.{folder}.cases")
-        cases = [c for c in (module.LSE_CASES if name == "paged_attention_lse" else module.CASES) if c.name in names]
+        cases = [case for case in testing.cases_of(op) if case.name in names]
         assert len(cases) == len(names), name
         if name in OWN:
             cases.append(testing.Case("4", "rows or heads for each device", OWN[name]))

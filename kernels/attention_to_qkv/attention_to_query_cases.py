@@ -1,7 +1,7 @@
-"""Inputs of attention_to_query, for its test; each with its reason."""
+"""Inputs of attention_to_query; each with its reason. cases.py hands them on."""
 
 import torch
-from pyxla_kernels.attention_to_qkv.cases import ROUNDINGS, arguments, changed, torch_attention_to_qkv
+from pyxla_kernels.attention_to_qkv.inputs import ROUNDINGS, arguments, changed, torch_attention_to_qkv
 from pyxla_kernels.common.kv_store_cases import cache_and_slots, torch_store
 from pyxla_kernels.common.rotary_cases import angle_table, drawn_positions, torch_rotated
 
@@ -76,7 +76,7 @@ def _query_case(name: str, why: str, shape: str, dtype: torch.dtype, **options) 
     )
 
 
-QUERY_CASES = [
+ATTENTION_TO_QUERY_CASES = [
     *(_query_case(f"query-bf16-{name}", why, name, torch.bfloat16) for name, (_, why) in QUERY_SHAPES.items()),
     *(
         _query_case(f"query-f16-{name}", "the other dtype", name, torch.float16)
@@ -121,7 +121,7 @@ def _bad_query(name: str, message: str, *, at_run_time: bool = False, **changes)
     )
 
 
-QUERY_BAD_INPUTS = [
+ATTENTION_TO_QUERY_BAD_INPUTS = [
     _bad_query(
         "query-tokens", "attention: expected at most 64 tokens, got 65", attention=(65, 256), residual=(65, 256)
     ),
