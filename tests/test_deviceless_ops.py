@@ -20,14 +20,10 @@ pytestmark = pytest.mark.skipif(
 
 def cases():
     modules = (importlib.import_module(f"pyxla_kernels.{folder}.{folder}") for folder in OPS)
-    ops = {value.name: value for module in modules for value in vars(module).values() if is_op(value)}
-    for op in ops.values():
+    declared = (value for module in modules for value in vars(module).values() if isinstance(value, pyxla.CustomOp))
+    for op in declared:
         for case in testing.cases_of(op):
             yield pytest.param(op.name, case, id=f"{op.name}-{case.name}")
-
-
-def is_op(value):
-    return isinstance(value, pyxla.CustomOp)
 
 
 @pytest.mark.parametrize(("name", "case"), list(cases()))

@@ -114,6 +114,11 @@ struct Place {
 
 __device__ inline float2 Times(float2 x, float y) { return {x.x * y, x.y * y}; }
 
+// Of a thread's two rows the first or the second.
+__device__ inline float2 RowOf(const float (&c)[4], bool is_first) {
+  return is_first ? float2{c[0], c[1]} : float2{c[2], c[3]};
+}
+
 // sums = this block's row of a tile, both blocks' parts of it.
 template <int kColumns>
 __device__ inline void AddPeers(const float (&c)[kColumns][4], float2 (&sums)[kColumns], Shared& shared,
@@ -124,10 +129,9 @@ __device__ inline void AddPeers(const float (&c)[kColumns][4], float2 (&sums)[kC
   WaitForPeer(&shared.taken, (turn & 1) ^ 1);
 #pragma unroll
   for (int j = 0; j < kColumns; j += 2) {
-    const float give[] = {is_first ? c[j][2] : c[j][0], is_first ? c[j][3] : c[j][1],
-                          is_first ? c[j + 1][2] : c[j + 1][0], is_first ? c[j + 1][3] : c[j + 1][1]};
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there + j / 2 * kComputers * 16),
-                 "f"(give[0]), "f"(give[1]), "f"(give[2]), "f"(give[3])
+    const float2 a = RowOf(c[j], !is_first), b = RowOf(c[j + 1], !is_first);
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there + j / 2 * kComputers * 16), "f"(a.x),
+                 "f"(a.y), "f"(b.x), "f"(b.y)
                  : "memory");
   }
   ArriveAtPeer(&shared.given);
@@ -135,10 +139,9 @@ __device__ inline void AddPeers(const float (&c)[kColumns][4], float2 (&sums)[kC
 #pragma unroll
   for (int j = 0; j < kColumns; j += 2) {
     const float4 other = here[j / 2 * kComputers];
-    const float keep[] = {is_first ? c[j][0] : c[j][2], is_first ? c[j][1] : c[j][3],
-                          is_first ? c[j + 1][0] : c[j + 1][2], is_first ? c[j + 1][1] : c[j + 1][3]};
-    sums[j] = {keep[0] + other.x, keep[1] + other.y};
-    sums[j + 1] = {keep[2] + other.z, keep[3] + other.w};
+    const float2 a = RowOf(c[j], is_first), b = RowOf(c[j + 1], is_first);
+    sums[j] = {a.x + other.x, a.y + other.y};
+    sums[j + 1] = {b.x + other.z, b.y + other.w};
   }
   ArriveAtPeer(&shared.taken);
   ++turn;

@@ -9,11 +9,17 @@ from pyxla.testing import BadInput, Case
 
 # tokens, width, hidden, inner, heads of the queries and of the keys, their d
 QUERY_SHAPES = {
-    "1x32": ((1, 256, 256, 256, 1, 1, 32), "one token; the smallest head, two units; most of a tile is empty"),
-    "17x128": ((17, 256, 512, 256, 4, 2, 128), "a head over two tiles; rows of the product that no token fills"),
+    "1x32": (
+        (1, 256, 256, 256, 1, 1, 32),
+        "one token; the smallest head: queries, keys and values are one tile",
+    ),
+    "17x128": (
+        (17, 256, 512, 256, 4, 2, 128),
+        "a head over four tiles, the last ones without their third; rows that no token fills",
+    ),
     "64x64": ((64, 256, 256, 256, 5, 1, 64), "as many tokens as a product has rows; one kv head"),
-    "9x96": ((9, 256, 256, 256, 2, 2, 96), "a head of as many rows as a tile, as many kv heads as heads"),
-    "33x256": ((33, 256, 256, 256, 26, 2, 256), "more tiles than pairs of blocks; the largest head; a tile not full"),
+    "9x96": ((9, 256, 256, 256, 2, 2, 96), "a head over three tiles, as many kv heads as heads"),
+    "33x256": ((33, 256, 256, 256, 26, 2, 256), "more tiles than pairs of blocks: a block has two; the largest head"),
     "0x64": ((0, 256, 256, 256, 2, 1, 64), "no token"),
 }
 
