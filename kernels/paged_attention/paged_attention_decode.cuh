@@ -45,7 +45,6 @@ struct Shape {
 
   // 16-byte vectors of a row. A warp copies kCopyRows rows at a time, a vector to a lane.
   static constexpr int kVectors = kRowBytes / 16, kCopyRows = kWarpSize / kVectors;
-  static constexpr int kLookups = (kKeys + kWarpSize - 1) / kWarpSize;
 
   // Where a row's vector lies: no two of the eight rows of a matrix in the same banks.
   __device__ static int Offset(int row, int vector) { return row * kRowBytes + (vector * 16 ^ Turn(row)); }
@@ -72,7 +71,8 @@ class Turns {
   int indices_[kKept];
 };
 
-// Feeds a warp's ring: the slabs of kKeys keys that are the warp's, item after item.
+// Feeds a warp's ring: the slabs of kKeys keys that are the warp's, item after item. A slab is found one step before
+// its copies begin: its entries of the block table come while the warp works on the slabs before it.
 template <typename Shape>
 class Loader {
  public:
@@ -80,41 +80,35 @@ class Loader {
                     int count, uint32_t ring)
       : p_(p), plan_(plan), items_(items), turns_(turns), count_(count), ring_(ring), stage_(ring) {}
 
-  // Starts the copies of the next slab, if it is of the item that the block is at or of the next one; and finds the
-  // slab behind it.
-  __device__ bool Load(int number) {
-    if (!has_slab_) Find(number);
-    if (!has_slab_) return false;
-    const int lane = Lane();
-    // This lane's keys: the row of the cache, or why there is none.
-    int rows[Shape::kLookups];
-    bool all = true;
-#pragma unroll
-    for (int i = 0; i < Shape::kLookups; ++i) {
-      const bool is_block = 0 <= blocks_[i] && blocks_[i] < p_.blocks;
-      rows[i] = is_block ? blocks_[i] * static_cast<int>(p_.block_size) + slots_[i] : kWrong;
-      if (slots_[i] < 0) rows[i] = kUnseen;
-      all = all && (rows[i] >= 0 || i * kWarpSize + lane >= Shape::kKeys);
-    }
-    if (__all_sync(kAllLanes, all)) {
-      CopyRows<true>(rows);
-    } else {
-      CopyRows<false>(rows);
+  // Whether a slab is found.
+  __device__ bool HasSlab() const { return has_slab_; }
+
+  // Starts the copies of the slab that is found, if one is, and finds the next one, if it is of the item that the block
+  // is at or of the one behind it. Returns whether copies began; they are a group of their own, or else an empty one.
+  __device__ bool Step(int number) {
+    const bool copies = has_slab_;
+    if (copies) {
+      if (is_whole_) {
+        CopyGroups();
+      } else {
+        CopyRows();
+      }
+      stage_ = stage_ == ring_ + (Shape::kStages - 1) * Shape::kStageBytes ? ring_ : stage_ + Shape::kStageBytes;
+      key_ += Shape::kWarps * Shape::kKeys;
     }
     CommitCopies();
-    stage_ = stage_ == ring_ + (Shape::kStages - 1) * Shape::kStageBytes ? ring_ : stage_ + Shape::kStageBytes;
-    key_ += Shape::kWarps * Shape::kKeys;
     Find(number);
-    return true;
+    return copies;
   }
 
  private:
   static constexpr int kUnseen = -1, kWrong = -2;
   static constexpr int kLineEntries = 128 / sizeof(int32_t);
+  static constexpr int kGroup = 16, kGroups = Shape::kKeys / kGroup;
 
   __device__ void Find(int number) {
-    has_slab_ = false;
     while (key_ >= end_) {
+      has_slab_ = false;
       number_ = max(number_, number - 1);  // items without a slab of the warp's went by
       const int index = number_ <= number ? turns_.Index(number_ + 1) : count_;
       if (index >= count_) return;
@@ -126,67 +120,111 @@ class Loader {
   }
 
   __device__ void Enter(int index) {
+    const int lane = Lane(), vector = lane % Shape::kVectors * 16;
     const Item item = items_.Find(p_, plan_, index);
     key_ = item.begin + static_cast<int>(threadIdx.x) / kWarpSize * Shape::kKeys;
     end_ = item.end;
+    is_aligned_ = plan_.has_groups && item.begin % kGroup == 0;
     table_ = p_.block_tables + item.seq * p_.max_blocks;
     keys_ = static_cast<const char*>(p_.kv_cache) + item.kv_head * plan_.row_bytes;
+    keys_ += vector < plan_.row_bytes ? vector : 0;
     // All of the item's table at once, so that the slabs behind the first one find theirs in L2.
-    const int block = plan_.block_divider.Quotient(item.begin) + Lane() * kLineEntries;
+    const int block = plan_.block_divider.Quotient(item.begin) + lane * kLineEntries;
     if (item.begin < item.end && block <= plan_.block_divider.Quotient(item.end - 1)) {
       asm volatile("prefetch.global.L2 [%0];" ::"l"(table_ + block));
     }
   }
 
-  // Reads the next slab's entries of the block table ahead: they come while the warp works on the slabs before it.
+  // Reads the entries of the block table: those of each group of keys, all of which are in one block, or of each lane's
+  // keys.
   __device__ void LookUp() {
+    is_whole_ = is_aligned_ && key_ + Shape::kKeys <= end_;
 #pragma unroll
-    for (int i = 0; i < Shape::kLookups; ++i) {
-      const int offset = i * kWarpSize + Lane(), key = key_ + offset;
+    for (int i = 0; i < kGroups; ++i) {
+      const int offset = is_whole_ ? i * kGroup : i * kWarpSize + Lane(), key = key_ + offset;
       slots_[i] = -1;
-      if (offset >= Shape::kKeys || key >= end_) continue;
-      const int block = plan_.block_divider.Quotient(key);
-      slots_[i] = plan_.block_divider.Remainder(key, block);
-      blocks_[i] = table_[block];
+      if (offset < Shape::kKeys && key < end_) {
+        const int block = plan_.block_divider.Quotient(key);
+        slots_[i] = plan_.block_divider.Remainder(key, block);
+        blocks_[i] = table_[block];
+      }
     }
   }
 
-  // What a row does not have is zero. A key in a block that does not exist is NaN, which reaches the rows that see it.
-  template <bool kAll>
-  __device__ void CopyRows(const int (&rows)[Shape::kLookups]) {
-    const int lane = Lane(), vector = lane % Shape::kVectors, first = lane / Shape::kVectors;
-    const bool has_vector = vector * 16 < plan_.row_bytes;
-    const uint32_t stride = static_cast<uint32_t>(plan_.kv_heads) * plan_.row_bytes;
-    const uint32_t place = Shape::Offset(first, vector);
-    uint64_t keys = reinterpret_cast<uint64_t>(keys_) + (has_vector ? vector * 16 : 0);
-    uint64_t values = keys + plan_.value_offset;
-    // Sums whose parts the compiler would add anew for each row.
-    asm volatile("" : "+l"(keys), "+l"(values));
+  __device__ bool IsBlock(int block) const { return static_cast<uint32_t>(block) < plan_.blocks; }
+
+  // Where this lane's vector of the first row goes in a stage, and the bytes from a row of the cache to the next one.
+  __device__ uint32_t Place() const { return Shape::Offset(Lane() / Shape::kVectors, Lane() % Shape::kVectors); }
+  __device__ bool HasVector() const { return Lane() % Shape::kVectors * 16 < plan_.row_bytes; }
+  __device__ uint32_t Stride() const { return static_cast<uint32_t>(plan_.kv_heads) * plan_.row_bytes; }
+
+  // A key in a block that does not exist is NaN, which reaches the rows that see it; its values are zero.
+  __device__ void CopyGroups() {
+    const uint32_t place = Place(), stride = Stride();
+    const bool has_vector = HasVector();
 #pragma unroll
-    for (int i = 0; i < Shape::kKeys; i += Shape::kCopyRows) {
-      const int row = __shfl_sync(kAllLanes, rows[i / kWarpSize], i + first);
-      const bool copy = has_vector && (kAll || row >= 0);
-      const uint64_t offset = uint64_t{static_cast<uint32_t>(kAll || copy ? row : 0)} * stride;
-      const uint32_t to = stage_ + (place ^ Shape::Turn(i)) + i * Shape::kRowBytes;
-      if (!kAll && row == kWrong) {
-        SetSixteenBytes(to, 0xffffffff);
-      } else {
-        CopyOrZero(to, reinterpret_cast<const void*>(keys + offset), copy);
+    for (int group = 0; group < kGroups; ++group) {
+      const int block = blocks_[group];
+      const uint32_t row = static_cast<uint32_t>(block) * plan_.block_size + slots_[group] + Lane() / Shape::kVectors;
+      uint64_t keys = reinterpret_cast<uint64_t>(keys_) + uint64_t{row} * stride, values = keys + plan_.value_offset;
+      // Sums whose parts the compiler would add anew for each row.
+      asm volatile("" : "+l"(keys), "+l"(values));
+      const auto place_of = [&](int i) { return stage_ + (place ^ Shape::Turn(i)) + i * Shape::kRowBytes; };
+      if (!IsBlock(block)) {
+#pragma unroll
+        for (int i = group * kGroup; i < (group + 1) * kGroup; i += Shape::kCopyRows) {
+          SetSixteenBytes(place_of(i), 0xffffffff);
+          SetSixteenBytes(place_of(i) + Shape::kValues, 0);
+        }
+        continue;
       }
-      CopyOrZero(to + Shape::kValues, reinterpret_cast<const void*>(values + offset), copy);
+#pragma unroll
+      for (int i = group * kGroup; i < (group + 1) * kGroup; i += Shape::kCopyRows) {
+        const uint64_t offset = uint64_t{static_cast<uint32_t>(i % kGroup)} * stride;
+        const uint32_t to = place_of(i);
+        CopyOrZero(to, reinterpret_cast<const void*>(keys + offset), has_vector, plan_.policy);
+        CopyOrZero(to + Shape::kValues, reinterpret_cast<const void*>(values + offset), has_vector, plan_.policy);
+      }
     }
   }
+
+  // The same row by row; what a row does not have is zero.
+  __device__ void CopyRows() {
+    const uint32_t place = Place(), stride = Stride();
+    const bool has_vector = HasVector();
+    // This lane's keys: the row of the cache, or why there is none.
+    int rows[kLookups];
+#pragma unroll
+    for (int i = 0; i < kLookups; ++i) {
+      rows[i] = slots_[i] < 0 ? kUnseen : IsBlock(blocks_[i]) ? blocks_[i] * plan_.block_size + slots_[i] : kWrong;
+    }
+#pragma unroll
+    for (int i = 0; i < Shape::kKeys; i += Shape::kCopyRows) {
+      const int row = __shfl_sync(kAllLanes, rows[i / kWarpSize], i + Lane() / Shape::kVectors);
+      const bool copy = has_vector && row >= 0;
+      const char* keys = keys_ + uint64_t{static_cast<uint32_t>(copy ? row : 0)} * stride;
+      const uint32_t to = stage_ + (place ^ Shape::Turn(i)) + i * Shape::kRowBytes;
+      if (row == kWrong) {
+        SetSixteenBytes(to, 0xffffffff);
+      } else {
+        CopyOrZero(to, keys, copy, plan_.policy);
+      }
+      CopyOrZero(to + Shape::kValues, keys + plan_.value_offset, copy, plan_.policy);
+    }
+  }
+
+  static constexpr int kLookups = (Shape::kKeys + kWarpSize - 1) / kWarpSize;
 
   const Params& p_;
   const Plan& plan_;
   const typename Shape::BlockItems& items_;
   const Turns& turns_;
   int count_, number_ = -1, key_ = 0, end_ = 0;
-  bool has_slab_ = false;
+  bool has_slab_ = false, is_aligned_ = false, is_whole_ = false;
   uint32_t ring_, stage_;
-  int blocks_[Shape::kLookups] = {}, slots_[Shape::kLookups] = {};
+  int blocks_[kGroups] = {}, slots_[kGroups] = {};
   const int32_t* table_ = nullptr;
-  const char* keys_ = nullptr;
+  const char* keys_ = nullptr;  // of the head, and this lane's vector of a row
 };
 
 }  // namespace paged_attention::decode

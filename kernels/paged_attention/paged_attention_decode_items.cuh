@@ -9,6 +9,7 @@
 #include <climits>
 
 #include "paged_attention/paged_attention_device.cuh"
+#include "paged_attention/paged_attention_mma.cuh"
 
 namespace paged_attention::decode {
 
@@ -22,6 +23,9 @@ inline constexpr int kChunkKeys = 2048, kWholeKeys = 5 * kChunkKeys / 2, kChunkU
 inline constexpr int kLongKeys = 3 * kChunkKeys / 2;
 // Chunks times kv heads of a sequence, at most: what one sequence alone needs to fill a large GPU.
 inline constexpr int kSequenceItems = 264;
+// A call that can read no more lets L2 evict its keys and values first: what others left there to be written to memory
+// may stay, and costs a longer call more than it saves. See NOTES.md.
+inline constexpr int64_t kFewBytes = 300'000'000;
 // Rows for the results of chunks. An item takes its number modulo their count, and waits until what was there is read.
 inline constexpr int kSlotRows = 2048 * kDecodeRows;
 static_assert(kSequenceItems <= kSlotRows / kDecodeRows, "the chunks of a tile never wait for one another");
@@ -54,8 +58,11 @@ struct Plan {
   Divider group_divider, kv_head_divider, block_divider;
   int tile_rows, tiles, group, heads, kv_heads, d, window;
   int decode_tokens, seqs_per_entry, max_chunks, slots;
-  int row_bytes;                   // of a key's head
+  int block_size, row_bytes;  // of a key's head
+  uint32_t blocks;
+  bool has_groups;                 // blocks consist of whole groups of sixteen keys
   int64_t value_offset, counters;  // in bytes, from keys to values; in the workspace
+  uint64_t policy;                 // of the copies of keys and values
   float inverse_cap;               // 0: none
   bool all_rows;
 };
@@ -90,9 +97,14 @@ inline Plan::Plan(const Params& p, bool all_rows, int tile_rows, int entries)
       seqs_per_entry(static_cast<int>(CeilDiv(p.seqs, entries))),
       max_chunks(static_cast<int>(MaxChunks(p))),
       slots(static_cast<int>(SlotRows(p) / tile_rows)),
+      block_size(static_cast<int>(p.block_size)),
       row_bytes(static_cast<int>(p.head_dim) * (p.kv_dtype == Dtype::kFloat8E4M3 ? 1 : 2)),
+      blocks(static_cast<uint32_t>(p.blocks)),
+      has_groups(p.block_size % 16 == 0),
       value_offset(p.blocks * p.block_size * p.kv_heads * row_bytes),
       counters(CounterBytes(p) / 4),
+      policy(p.seqs * p.max_blocks * p.block_size * p.kv_heads * row_bytes * 2 <= kFewBytes ? kEvictFirst
+                                                                                            : kEvictAsAny),
       inverse_cap(p.soft_cap > 0 ? 1 / p.soft_cap : 0),
       all_rows(all_rows) {}
 
@@ -134,8 +146,9 @@ class Items {
   // For all threads together. -1: num_seqs or query_start_loc is wrong.
   __device__ int Count(const Params& p, const Plan& plan) {
     const int thread = threadIdx.x, lane = thread % kWarpSize, warp = thread / kWarpSize;
-    const int count = p.num_seqs[0], seqs = static_cast<int>(p.seqs);
-    bool wrong = count < 0 || count > seqs || p.query_start_loc[0] != 0;
+    const int count = p.num_seqs[0], start = p.query_start_loc[0], seqs = static_cast<int>(p.seqs);
+    // Nothing here waits for a number before it asks for the next one, nor in the first round of the loop.
+    bool wrong = (count < 0) | (count > seqs) | (start != 0);
     int totals[kKinds] = {};
     for (int first = 0; first < kEntries; first += kThreads) {
       const int entry = first + thread;
@@ -145,6 +158,7 @@ class Items {
         if (seq >= seqs) break;
         const Sequence s = ReadSequence(p, seq);
         if (seq >= count) break;
+        if (seq == count - 1) rows_ = s.row + s.new_tokens;
         wrong = wrong || s.new_tokens < 0 || s.row < 0 || s.row + int64_t{s.new_tokens} > p.tokens;
         if (wrong) continue;
         const Split split = SplitKeys(plan, s);
@@ -174,8 +188,12 @@ class Items {
       __syncthreads();
     }
     if (thread == 0) long_items_ = totals[0];
+    if (thread == 0 && count == 0) rows_ = 0;
     return __syncthreads_or(wrong) ? -1 : totals[0] + totals[1];
   }
+
+  // Rows of the query that are some sequence's, if the count is right.
+  __device__ int Rows() const { return rows_; }
 
   // For all lanes of a warp together. Precondition: index is below the count.
   __device__ Item Find(const Params& p, const Plan& plan, int index) const {
@@ -244,7 +262,7 @@ class Items {
   // too.
   alignas(16) int warp_items_[kKinds][kThreads / kWarpSize];
   alignas(16) int starts_[kKinds][kEntries];
-  int long_items_;
+  int long_items_, rows_;
 };
 
 }  // namespace paged_attention::decode

@@ -9,10 +9,10 @@
 
 namespace paged_attention::decode {
 
-// The rows of padding become zero, their lse minus infinity; all rows NaN if the batch is wrong.
-__device__ inline void FillRows(const Params& p, bool is_wrong) {
+// The rows behind the batch's become zero, their lse minus infinity; all rows NaN if the batch is wrong.
+__device__ inline void FillRows(const Params& p, int batch_rows, bool is_wrong) {
   const int64_t threads = int64_t{gridDim.x} * blockDim.x, thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const int64_t begin = is_wrong ? 0 : p.query_start_loc[p.num_seqs[0]], row = p.heads * p.head_dim;
+  const int64_t begin = is_wrong ? 0 : batch_rows, row = p.heads * p.head_dim;
   const uint16_t value = is_wrong ? 0xffff : 0;  // NaN or zero in bfloat16 and float16
   for (int64_t i = begin * row + thread; i < p.tokens * row; i += threads) static_cast<uint16_t*>(p.out)[i] = value;
   if (p.lse == nullptr) return;
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   const cooperative_groups::grid_group grid = cooperative_groups::this_grid();
   auto arrival = grid.barrier_arrive();
   bool has_waited = false;
-  FillRows(p, count < 0);
+  FillRows(p, items.Rows(), count < 0);
 
   char* ring = shared + warp * Shape::kRingBytes;
   Loader<Shape> loader(p, plan, items, turns, count, SharedAddress(ring));
@@ -68,45 +68,53 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
       const int turn = takes_turn ? Turns::kOwn * gridDim.x + atomicAdd(workspace.turn, 1) : 0;
       Query<Shape> q;
       State<Shape> state = {};
-      float* sums = nullptr;
+      int last = -1;  // the stage that held the warp's last slab
       Bounds bounds;
-      int first_key, rows;
-      bool is_split;
-      {
-        const Item item = items.Find(p, plan, index);
-        if (lane == 0) warp_item[warp] = item;
-        bounds = BoundsOf(plan, item);
-        first_key = item.begin + warp * Shape::kKeys;
-        rows = item.rows;
-        is_split = item.chunks > 1;
-        LoadQuery<Shape>(p, plan, item, q);
-#pragma unroll
-        for (int i = 0; i < Shape::kRows / 4; ++i) {
-          state.max[i / 2][i % 2] = -INFINITY;
-          // No weight, no result: where a length is wrong.
-          if (!item.is_valid) state.weight[i / 2][i % 2] = NAN;
-        }
-      }
-      __syncwarp();
+      int key = 0, rows = 0;
+      bool is_split = false;
 
-      // The warp's slabs. The last one's stage is not filled again before the warps are merged.
+      // The warp's slabs, once round for each, and once before: copies are under way when the query is asked for. The
+      // last slab's stage is not filled again before the warps are merged.
+      bool is_first = true;
 #pragma unroll 1
-      for (int key = first_key; key < bounds.end; key += Shape::kWarps * Shape::kKeys) {
+      do {
+        // One stage is free here, or, at first, as many as there are.
 #pragma unroll 1
-        while (loaded < Shape::kStages && loader.Load(number)) ++loaded;
-        if (loaded == Shape::kStages) {
-          WaitForCopies<Shape::kStages - 1>();
-        } else {
-          WaitForCopies<0>();
+        while (loaded < Shape::kStages) {
+          loaded += loader.Step(number);
+          if (!is_first || !loader.HasSlab()) break;
         }
+        if (is_first) {
+          is_first = false;
+          const Item item = items.Find(p, plan, index);
+          if (lane == 0) warp_item[warp] = item;
+          bounds = BoundsOf(plan, item);
+          key = item.begin + warp * Shape::kKeys;
+          rows = item.rows;
+          is_split = item.chunks > 1;
+          LoadQuery<Shape>(p, plan, item, q);
+#pragma unroll
+          for (int i = 0; i < Shape::kRows / 4; ++i) {
+            state.max[i / 2][i % 2] = -INFINITY;
+            // No weight, no result: where a length is wrong.
+            if (!item.is_valid) state.weight[i / 2][i % 2] = NAN;
+          }
+          __syncwarp();
+          continue;
+        }
+        // Behind the slab's copies there is the next one's group, or an empty one.
+        static_assert(Shape::kStages == 2);
+        WaitForCopies<1>();
         __syncwarp();
         AddStage<Shape>(p, plan, warp_item[warp], bounds, q, SharedAddress(ring) + stage * Shape::kStageBytes, key,
                         state);
         __syncwarp();
-        sums = reinterpret_cast<float*>(ring + stage * Shape::kStageBytes);
+        last = stage;
         stage = stage == Shape::kStages - 1 ? 0 : stage + 1;
         --loaded;
-      }
+        key += Shape::kWarps * Shape::kKeys;
+      } while (key < bounds.end);
+      float* sums = last < 0 ? nullptr : reinterpret_cast<float*>(ring + last * Shape::kStageBytes);
       StoreState<Shape>(state, rows, sums != nullptr, warp_max[warp], warp_weight[warp], sums);
       if (lane == 0) warp_sums[warp] = sums;
       if (takes_turn) turns.Set(number + 2, turn);

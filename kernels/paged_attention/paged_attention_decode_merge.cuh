@@ -58,42 +58,48 @@ __device__ inline void Finish(const Params& p, const Plan& plan, const Item& ite
   }
 }
 
-// Merges the chunks of a tile, in their order, and writes its rows.
+// Merges the chunks of a tile, in their order, and writes its rows. Few instructions, because all come from memory: no
+// block has run them before.
 template <typename Shape>
 __device__ inline void MergeChunks(const Params& p, const Plan& plan, const Item& item, const Workspace& workspace,
                                    int index) {
-  constexpr int kCount = Shape::kDim / kWarpSize, kUnroll = kCount > 4 ? 8 : 16;
+  constexpr int kCount = Shape::kDim / kWarpSize, kUnroll = 4;
   static_assert(kWarpSize % kUnroll == 0);
+  using Part = std::conditional_t<kCount == 2, float2, float4>;
+  constexpr int kPartColumns = sizeof(Part) / sizeof(float);
   const int lane = Lane(), column = lane * kCount, first = index - item.chunk * plan.kv_heads;
+#pragma unroll 1
   for (int row = threadIdx.x / kWarpSize; row < item.rows; row += Shape::kWarps) {
-    // A chunk's place, maximum and sum of weights in the lane of its number.
-    int64_t from = 0;
-    const auto load = [&](int chunk) {
-      if (chunk >= item.chunks) return float2{-INFINITY, 0};
-      from = static_cast<int64_t>((first + chunk * plan.kv_heads) % plan.slots) * Shape::kRows + row;
-      return __ldcg(workspace.weights + from);
-    };
-    float2 mine = load(lane);
-    float max = mine.x, weight = 0;
-    for (int chunk = lane + kWarpSize; chunk < item.chunks; chunk += kWarpSize) max = fmaxf(max, load(chunk).x);
-    for (int lanes = kWarpSize / 2; lanes > 0; lanes /= 2) max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, lanes));
-
+    float max = -INFINITY, weight = 0;
     Columns<float, kCount> sums = {};
+    const float* sources = workspace.sums + row * plan.d + column;
+#pragma unroll 1
     for (int begin = 0; begin < item.chunks; begin += kWarpSize) {
-      mine = load(begin + lane);
-      const float share = Weight(mine.x, max);
-      weight += share * mine.y;
+      // A chunk's place, maximum and sum of weights in the lane of its number.
+      const int slot = (first + (begin + lane) * plan.kv_heads) % plan.slots;
+      const int64_t from = int64_t{slot} * Shape::kRows + row;
+      const bool is_chunk = begin + lane < item.chunks;
+      const float2 mine = is_chunk ? __ldcg(workspace.weights + from) : float2{-INFINITY, 0};
+      float largest = fmaxf(max, mine.x);
+#pragma unroll
+      for (int lanes = kWarpSize / 2; lanes > 0; lanes /= 2) {
+        largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
+      }
+      const float share = Weight(mine.x, largest), scale = Weight(max, largest);
+      weight = weight * scale + share * mine.y;
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) sums.values[j] *= scale;
+      max = largest;
+#pragma unroll 1
       for (int i = 0; i < min(kWarpSize, item.chunks - begin); i += kUnroll) {
-        Columns<float, kCount> parts[kUnroll];
+        Columns<float, kCount> parts[kUnroll] = {};
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
-          const int64_t from_row = __shfl_sync(kAllLanes, from, i + u);
-          parts[u] = {};
+          const float* source = sources + __shfl_sync(kAllLanes, slot, i + u) * (Shape::kRows * plan.d);
           if (begin + i + u >= item.chunks || column >= plan.d) continue;
 #pragma unroll
-          for (int j = 0; j < kCount; j += 2) {
-            const auto* source = reinterpret_cast<const float2*>(workspace.sums + from_row * plan.d + column + j);
-            reinterpret_cast<float2&>(parts[u].values[j]) = __ldcg(source);
+          for (int j = 0; j < kCount; j += kPartColumns) {
+            reinterpret_cast<Part&>(parts[u].values[j]) = __ldcg(reinterpret_cast<const Part*>(source + j));
           }
         }
 #pragma unroll
@@ -104,6 +110,7 @@ __device__ inline void MergeChunks(const Params& p, const Plan& plan, const Item
         }
       }
     }
+#pragma unroll
     for (int lanes = kWarpSize / 2; lanes > 0; lanes /= 2) weight += __shfl_xor_sync(kAllLanes, weight, lanes);
     Finish<Shape>(p, plan, item, row, column, max, weight, sums);
   }

@@ -10,7 +10,7 @@ namespace paged_attention::decode {
 template <typename Shape>
 struct Query {
   uint32_t values[Shape::kTiles][Shape::kDim / 16][2];
-  float factor[Shape::kTiles][2];
+  float factor[Shape::kTiles][2], slope[Shape::kTiles][2];
 };
 
 // A row of the tile: its head and its token's number among the new ones.
@@ -64,9 +64,17 @@ __device__ inline void LoadQuery(const Params& p, const Plan& plan, const Item& 
       }
     }
     float factor = scale;
+    const float slope = p.alibi_slopes == nullptr ? 0.0f : p.alibi_slopes[row.head];
     if (Shape::kIsFloat8 && p.dtype == Dtype::kBFloat16) factor *= ToHalves(q.values[tile]);
+    // Waits for the query here. Else the compiler has each slab's first product wait for what it may be the first to
+    // need, and for all else that is counted with it: the block table's entry of the slab after next.
+    uint32_t& last = q.values[tile][Shape::kDim / 16 - 1][1];
+    last = __shfl_sync(kAllLanes, last, lane);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) q.factor[tile][i] = __shfl_sync(kAllLanes, factor, (lane % 4 * 2 + i) * 4);
+    for (int i = 0; i < 2; ++i) {
+      q.factor[tile][i] = __shfl_sync(kAllLanes, factor, (lane % 4 * 2 + i) * 4);
+      q.slope[tile][i] = __shfl_sync(kAllLanes, slope, (lane % 4 * 2 + i) * 4);
+    }
   }
 }
 

@@ -16,15 +16,17 @@ struct State {
   float max[Shape::kTiles][2], weight[Shape::kTiles][2], sums[Shape::kTiles][Shape::kDim / 16][4];
 };
 
-// The addresses in a stage that a lane gives for four matrices of 16 keys: eight keys, the others, and both of the next
-// vector. At(vector): for vectors `vector` and `vector` + 1.
-template <typename Shape>
+// The addresses that a lane gives for four matrices of 16 keys and two vectors, in the order in which a product takes
+// them: of keys, eight keys, the others, and both of the next vector; of values, whose transposed it takes, eight keys,
+// the same of the next vector, and both of the other keys. At(vector): for vectors `vector` and `vector` + 1.
+template <typename Shape, bool kIsTransposed>
 class Addresses {
  public:
-  __device__ explicit Addresses(uint32_t stage) {
-    const int lane = Lane(), offset = Shape::Offset(lane / 8 % 2 * 8 + lane % 8, lane / 16);
+  __device__ explicit Addresses(uint32_t rows) {
+    const int lane = Lane(), first = lane / 8 % 2, second = lane / 16;
+    const int offset = Shape::Offset((kIsTransposed ? second : first) * 8 + lane % 8, kIsTransposed ? first : second);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) at_[i] = stage + (offset ^ i * 32);
+    for (int i = 0; i < kCount; ++i) at_[i] = rows + (offset ^ i * 32);
   }
   __device__ uint32_t At(int vector) const { return at_[vector / 2 % kCount] + vector / 8 * 128; }
 
@@ -36,7 +38,7 @@ class Addresses {
 // logits[tile][i]: of keys i * 16 + lane / 4 and the eighth behind it, for the lane's two rows. In several sums,
 // because a product waits for the one before it in its sum, and the warp with it.
 template <typename Shape>
-__device__ inline void MultiplyKeys(const Query<Shape>& q, const Addresses<Shape>& keys,
+__device__ inline void MultiplyKeys(const Query<Shape>& q, const Addresses<Shape, false>& keys,
                                     float (&logits)[Shape::kTiles][Shape::kKeys / 16][4]) {
   constexpr int kSums = Shape::kDim == 256 ? 2 : 4;
 #pragma unroll
@@ -101,7 +103,6 @@ __device__ inline void FinishLogits(const Params& p, const Plan& plan, const Ite
       const Row row = RowOf(plan, item, tile * 8 + lane % 4 * 2 + column);
       const int position = item.position + row.token, begin = position - plan.window + 1;
       const int end = min(position + 1, item.end);
-      const float slope = p.alibi_slopes == nullptr ? 0.0f : p.alibi_slopes[row.head];
 #pragma unroll
       for (int i = 0; i < Shape::kKeys / 8; ++i) {
         const int key = first_key + i * 8 + lane / 4;
@@ -109,7 +110,7 @@ __device__ inline void FinishLogits(const Params& p, const Plan& plan, const Ite
         if (!is_plain) {
           logit *= q.factor[tile][column];
           if (p.soft_cap > 0) logit = p.soft_cap * Tanh(logit * plan.inverse_cap);
-          logit = (logit + slope * static_cast<float>(key - position)) * kLog2E;
+          logit = (logit + q.slope[tile][column] * static_cast<float>(key - position)) * kLog2E;
         }
         if (key < begin || key >= end) logit = -INFINITY;
       }
@@ -120,7 +121,7 @@ __device__ inline void FinishLogits(const Params& p, const Plan& plan, const Ite
 // sums += values * weights. With a mask, a key's values are zero in it unless the token sees the key, and only the
 // token's rows change: nothing is multiplied by a weight of zero.
 template <typename Shape, bool kHasMask>
-__device__ inline void AddValues(const Addresses<Shape>& stage,
+__device__ inline void AddValues(const Addresses<Shape, true>& values,
                                  const uint32_t (&weights)[Shape::kTiles][Shape::kKeys / 16][2],
                                  const uint32_t (&masks)[Shape::kKeys / 16][2],
                                  const bool (&is_token)[Shape::kTiles][2], State<Shape>& state) {
@@ -129,20 +130,20 @@ __device__ inline void AddValues(const Addresses<Shape>& stage,
 #pragma unroll
     for (int vector = 0; vector < Shape::kVectors; vector += 2) {
       uint32_t v[4];
-      LoadMatricesTransposed(v, stage.At(vector) + Shape::kValues + i * 16 * Shape::kRowBytes);
+      LoadMatricesTransposed(v, values.At(vector) + i * 16 * Shape::kRowBytes);
       if constexpr (kHasMask) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) v[j] &= masks[i][j % 2];
+        for (int j = 0; j < 4; ++j) v[j] &= masks[i][j / 2];
       }
 #pragma unroll
       for (int j = 0; j < (Shape::kIsFloat8 ? 2 : 1); ++j) {
-        uint32_t a[4] = {v[0], v[2], v[1], v[3]};
+        uint32_t a[4] = {v[0], v[1], v[2], v[3]};
         if constexpr (Shape::kIsFloat8) {
           // A 16-bit element is two columns of a key: the even ones make the upper half, the odd ones the lower.
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            a[2 * half] = HalvesOfFloat8(__byte_perm(v[2 * j + half], 0, 0x4420));
-            a[2 * half + 1] = HalvesOfFloat8(__byte_perm(v[2 * j + half], 0, 0x4431));
+            a[2 * half] = HalvesOfFloat8(__byte_perm(v[2 * half + j], 0, 0x4420));
+            a[2 * half + 1] = HalvesOfFloat8(__byte_perm(v[2 * half + j], 0, 0x4431));
           }
         }
         const int sixteen = Shape::kIsFloat8 ? vector + j : vector / 2;
@@ -187,11 +188,11 @@ __device__ inline void AddStage(const Params& p, const Plan& plan, const Item& i
   const bool tokens_differ = first_key < bounds.all_begin || min(past, bounds.end) > bounds.all_end;
 
   float logits[Shape::kTiles][Shape::kKeys / 16][4];
-  const Addresses<Shape> addresses(stage);
-  MultiplyKeys<Shape>(q, addresses, logits);
+  MultiplyKeys<Shape>(q, Addresses<Shape, false>(stage), logits);
   FinishLogits<Shape>(p, plan, item, q, first_key, tokens_differ || past > bounds.end, logits);
 
-  // The largest logit of each row. The sums are scaled anew only for one that is much larger than those before.
+  // The largest logit of each row, of this lane's. The sums are scaled anew only for one that is much larger than those
+  // before; only then do the lanes look for the largest one of all.
   float max[Shape::kTiles][2];
   bool is_larger = false;
 #pragma unroll
@@ -203,10 +204,6 @@ __device__ inline void AddStage(const Params& p, const Plan& plan, const Item& i
       for (int i = 1; i < Shape::kKeys / 8; ++i) {
         max[tile][row] = fmaxf(max[tile][row], logits[tile][i / 2][i % 2 * 2 + row]);
       }
-#pragma unroll
-      for (int lanes = 4; lanes < kWarpSize; lanes *= 2) {
-        max[tile][row] = fmaxf(max[tile][row], __shfl_xor_sync(kAllLanes, max[tile][row], lanes));
-      }
       is_larger = is_larger || max[tile][row] > state.max[tile][row] + kSlack;
     }
   }
@@ -215,6 +212,10 @@ __device__ inline void AddStage(const Params& p, const Plan& plan, const Item& i
     for (int tile = 0; tile < Shape::kTiles; ++tile) {
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
+#pragma unroll
+        for (int lanes = 4; lanes < kWarpSize; lanes *= 2) {
+          max[tile][row] = fmaxf(max[tile][row], __shfl_xor_sync(kAllLanes, max[tile][row], lanes));
+        }
         if (!(max[tile][row] > state.max[tile][row] + kSlack)) continue;
         const float scale = Weight(state.max[tile][row], max[tile][row]);
         state.max[tile][row] = max[tile][row];
@@ -241,10 +242,11 @@ __device__ inline void AddStage(const Params& p, const Plan& plan, const Item& i
     }
   }
 
+  const Addresses<Shape, true> values(stage + Shape::kValues);
   uint32_t masks[Shape::kKeys / 16][2] = {};
   bool is_token[Shape::kTiles][2] = {};
   if (!tokens_differ) {
-    AddValues<Shape, false>(addresses, weights, masks, is_token, state);
+    AddValues<Shape, false>(values, weights, masks, is_token, state);
     return;
   }
   const int first = plan.group_divider.Quotient(item.row);
@@ -262,7 +264,7 @@ __device__ inline void AddStage(const Params& p, const Plan& plan, const Item& i
     for (int i = 0; i < Shape::kRows / 4; ++i) {
       is_token[i / 2][i % 2] = RowOf(plan, item, i / 2 * 8 + lane % 4 * 2 + i % 2).token == token;
     }
-    AddValues<Shape, true>(addresses, weights, masks, is_token, state);
+    AddValues<Shape, true>(values, weights, masks, is_token, state);
   }
 }
 

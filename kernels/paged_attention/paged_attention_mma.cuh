@@ -20,6 +20,20 @@ __device__ inline void CopyOrZero(uint32_t to, const void* from, bool copy) {
                : "memory");
 }
 
+// What a copy tells L2 of the lines it reads, as createpolicy encodes it for all of them: to evict them as any others,
+// or first. Source: CUTLASS 4, cute/arch/copy_sm90_desc.hpp, CacheHintSm90.
+inline constexpr uint64_t kEvictAsAny = 0x1000000000000000, kEvictFirst = 0x12f0000000000000;
+
+__device__ inline void CopyOrZero(uint32_t to, const void* from, bool copy, uint64_t policy) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
+               "r"(copy ? 16 : 0), "l"(policy)
+               : "memory");
+#else
+  CopyOrZero(to, from, copy);
+#endif
+}
+
 __device__ inline void SetSixteenBytes(uint32_t to, uint32_t word) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(word) : "memory");
 }
