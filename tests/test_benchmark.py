@@ -4,6 +4,8 @@ import importlib
 import math
 import os
 import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from pyxla_kernels.simple_add.simple_add import simple_add
 from pyxla.benchmark import Bench, host, nbytes
 from pyxla.benchmark.__main__ import benches
 from pyxla.benchmark.check import Expected
+from pyxla.benchmark.cuda import Lead
 from pyxla.benchmark.layers import Raw, Single, Skipped, Step, chained_operand, step_calls, warm_up
 from pyxla.benchmark.peers import peer_layer, peer_names
 from pyxla.benchmark.run import LAYERS, measure, steps_of
@@ -281,6 +284,37 @@ def test_layers_on_a_gpu(kind):
         assert layers["raw"]["how"] == "replayed as a CUDA graph"
         calls = layers["xla step"]["calls"]
         assert f"{calls} of {calls} calls in command buffers" in layers["xla step"]["how"], op
+
+
+def test_time_that_a_call_takes_the_host_does_not_count():
+    # A thread does what it is given in order, as a GPU does; a write takes it 10 ms, and the call takes the host 60.
+    calls, written = [], []
+    with ThreadPoolExecutor(max_workers=1) as stream:
+
+        def call():
+            calls.append(1)
+            time.sleep(0.06)
+
+        def sample(writes: int) -> tuple[float, bool]:
+            written.append(writes)
+            for _ in range(writes):
+                stream.submit(time.sleep, 0.01)
+            start = stream.submit(time.perf_counter)
+            call()
+            end = stream.submit(time.perf_counter)
+            is_ahead = not start.done()
+            return end.result() - start.result(), is_ahead
+
+        lead = Lead()
+        assert sample(1)[0] > 0.03
+        assert lead.seconds(call, sample) < 0.03
+        assert lead.seconds(call, sample) < 0.03
+    assert written[-2:] == [written[-1]] * 2 and 4 < written[-1] <= Lead.most  # known from the first time
+
+    # A call that waits for what it has asked for is never ahead.
+    tries = []
+    lead.seconds(print, lambda writes: (tries.append(writes), False))
+    assert tries == [1, 2, 4, 8, 16]
 
 
 def test_single_layer_takes_a_sample_per_round(device):
