@@ -1,5 +1,6 @@
 """pyxla.benchmark: what a bench demands, what its layers are, and that a wrong kernel is not timed."""
 
+import gc
 import importlib
 import math
 import os
@@ -310,6 +311,11 @@ def test_time_that_a_call_takes_the_host_does_not_count():
         assert lead.seconds(call, sample) < 0.03
         assert lead.seconds(call, sample) < 0.03
     assert written[-2:] == [written[-1]] * 2 and 4 < written[-1] <= Lead.most  # known from the first time
+
+    assert list(lead._writes) == [call]
+    call = sample = None
+    gc.collect()
+    assert not lead._writes  # no call's operands are kept
 
     # A call that waits for what it has asked for is never ahead.
     tries = []

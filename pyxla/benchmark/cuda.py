@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,12 +51,14 @@ class Lead:
     most = 16  # 1 ms on an H200
 
     def __init__(self) -> None:
-        self._writes: dict[Callable[[], Any], int] = {}
+        # A call that is done with takes its operands along.
+        self._writes: weakref.WeakKeyDictionary[Callable[[], Any], int] = weakref.WeakKeyDictionary()
 
     def seconds(self, call: Callable[[], Any], sample: Callable[[int], tuple[float, bool]]) -> float:
         """A sample of a call, taken again with twice the writes where the host was not ahead.
 
         Args:
+            call: what is timed.
             sample: makes the call behind so many writes; returns its seconds, and whether the host was ahead.
         """
         while True:
