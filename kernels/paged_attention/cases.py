@@ -1,6 +1,7 @@
 """Inputs of paged_attention and paged_attention_lse, for their test and benchmark; each with its reason."""
 
 import torch
+from pyxla_kernels.common.paged_attention_batches import integers
 from pyxla_kernels.common.paged_attention_benches import BENCHES  # noqa: F401 - devtool bench looks for it here
 from pyxla_kernels.common.paged_attention_cases import (
     ALL_OPTIONS,
@@ -18,6 +19,7 @@ from pyxla_kernels.common.paged_attention_cases import (
     changed,
     shared_prefix,
     size,
+    table_with,
 )
 from pyxla_kernels.common.paged_attention_same_keys import SAME_KEYS
 
@@ -64,4 +66,14 @@ BAD_INPUTS = [
     bad("shape (2, 2)", "(2, 8)", kv_scales=size(2, 8), kv_cache=size(2, 64, 8, 2, 64).to(F8)),
     bad("none, as kv_cache is not float8_e4m3fn", "a tensor", kv_scales=size(2, 2)),
     *bad_lengths(bad),
+    # In keys that CUDA's decode kernel copies in groups of sixteen; those above are of blocks of eight.
+    bad(
+        "a block id in [0, 64)",
+        "64 at sequence 1, index 1",
+        "block_tables",
+        at_run_time=True,
+        block_tables=table_with(1, 1, 64),
+        kv_cache=size(2, 64, 16, 2, 64),
+        context_lens=integers(40, 50, 3),
+    ),
 ]
