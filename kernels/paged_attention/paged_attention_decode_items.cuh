@@ -58,7 +58,7 @@ struct Plan {
   Divider group_divider, kv_head_divider, block_divider;
   int tile_rows, tiles, group, heads, kv_heads, d, window;
   int decode_tokens, seqs_per_entry, max_chunks, slots;
-  int block_size, row_bytes;  // of a key's head
+  int block_size, row_bytes;  // keys; bytes of a key's head
   uint32_t blocks;
   bool has_groups;                 // blocks consist of whole groups of sixteen keys
   int64_t value_offset, counters;  // in bytes, from keys to values; in the workspace
