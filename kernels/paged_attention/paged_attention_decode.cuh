@@ -104,7 +104,9 @@ class Loader {
  private:
   static constexpr int kUnseen = -1, kWrong = -2;
   static constexpr int kLineEntries = 128 / sizeof(int32_t);
+  // A slab's entries of the block table: one for each group of keys, or one for each key, a key to a lane.
   static constexpr int kGroup = 16, kGroups = Shape::kKeys / kGroup;
+  static constexpr int kLookups = (Shape::kKeys + kWarpSize - 1) / kWarpSize;
 
   __device__ void Find(int number) {
     while (key_ >= end_) {
@@ -135,8 +137,7 @@ class Loader {
     }
   }
 
-  // Reads the entries of the block table: those of each group of keys, all of which are in one block, or of each lane's
-  // keys.
+  // Asks for the entries: of groups, where each group's keys are in one block and all of them the item's.
   __device__ void LookUp() {
     is_whole_ = is_aligned_ && key_ + Shape::kKeys <= end_;
 #pragma unroll
@@ -153,7 +154,8 @@ class Loader {
 
   __device__ bool IsBlock(int block) const { return static_cast<uint32_t>(block) < plan_.blocks; }
 
-  // Where this lane's vector of the first row goes in a stage, and the bytes from a row of the cache to the next one.
+  // Where this lane's vector of the first row goes in a stage; whether a row has that vector; bytes from a key's row in
+  // the cache to the next key's.
   __device__ uint32_t Place() const { return Shape::Offset(Lane() / Shape::kVectors, Lane() % Shape::kVectors); }
   __device__ bool HasVector() const { return Lane() % Shape::kVectors * 16 < plan_.row_bytes; }
   __device__ uint32_t Stride() const { return static_cast<uint32_t>(plan_.kv_heads) * plan_.row_bytes; }
@@ -212,8 +214,6 @@ class Loader {
       CopyOrZero(to + Shape::kValues, keys + plan_.value_offset, copy, plan_.policy);
     }
   }
-
-  static constexpr int kLookups = (Shape::kKeys + kWarpSize - 1) / kWarpSize;
 
   const Params& p_;
   const Plan& plan_;
