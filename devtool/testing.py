@@ -117,18 +117,15 @@ def pick_device(where: str, wanted: str) -> str:
     """The XLA device for a command: "cpu" or "cuda".
 
     Raises:
-        DevtoolError: "cuda" is wanted, and there is none or pyxla cannot use it.
+        DevtoolError: "cuda" is wanted, and there is none.
     """
     if wanted == "cpu":
         return "cpu"
-    count = _cuda_devices()
-    supported = bool(count) and (project.root() / "pyxla/cuda_plugin.py").is_file()
-    if count and supported:
+    if _cuda_devices():
         return "cuda"
     if wanted == "auto":
         return "cpu"
-    got = "none" if not count else f"{count}, which this version of pyxla cannot use yet"
-    raise DevtoolError(f"{where}: --device: expected a CUDA device, got {got}", f"devtool {where} --device cpu")
+    raise DevtoolError(f"{where}: --device: expected a CUDA device, got none", f"devtool {where} --device cpu")
 
 
 def _cuda_devices() -> int:
