@@ -67,13 +67,18 @@ def test_every_error_class_is_public():
     assert {n for n, c in vars(errors).items() if isinstance(c, type)} == {c.__name__ for c in CLASSES}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "pyxla").glob("*.py")), ids=lambda path: path.stem)
-def test_no_bare_exception_for_a_user(path):
+def test_no_bare_exception_for_a_user():
     """Whatever pyxla raises is one of its own; tests get AssertionError, torch_xla what its plugin interface wants."""
-    allowed = {c.__name__ for c in CLASSES} | {"AssertionError", "NotImplementedError"}
-    raised = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Raise) and node.exc]
-    names = {ast.unparse(node.exc.func if isinstance(node.exc, ast.Call) else node.exc) for node in raised}
-    assert names <= allowed, f"{path.name} raises {', '.join(sorted(names - allowed))}"
+    # AttributeError: Python asks it of a module's or an object's `__getattr__`.
+    allowed = {c.__name__ for c in CLASSES} | {"AssertionError", "AttributeError", "NotImplementedError"}
+    files = sorted((ROOT / "pyxla").rglob("*.py"))
+    assert len(files) >= 70  # or the files are elsewhere now
+    offenders = []
+    for path in files:
+        raised = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Raise) and node.exc]
+        names = {ast.unparse(node.exc.func if isinstance(node.exc, ast.Call) else node.exc) for node in raised}
+        offenders += [f"{path.relative_to(ROOT)}: {name}" for name in sorted(names - allowed)]
+    assert not offenders
 
 
 def checks(check: Check, torch) -> list:
