@@ -22,7 +22,8 @@ TORCH_BACKEND = "pyxla_torch_backend"
 
 
 def packages() -> list[str]:
-    ops = [f"{PACKAGE}.{folder.parent.name}" for folder in sorted((ROOT / KERNELS).glob("*/__init__.py"))]
+    inits = sorted((ROOT / KERNELS).glob("*/**/__init__.py"))
+    ops = [".".join([PACKAGE, *init.parent.relative_to(ROOT / KERNELS).parts]) for init in inits]
     own = find_packages(str(ROOT), include=["pyxla*", "devtool*"], exclude=["pyxla.torch_backend"])
     return [*own, PACKAGE, *ops, TORCH_BACKEND]
 

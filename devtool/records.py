@@ -57,9 +57,9 @@ def fingerprint(op: str) -> str:
     More than pyxla.source_digest, which is of the library alone.
     """
     kernels, total = project.kernels(), hashlib.sha256()
-    found = [path for files in (f"{op}/*", f"{op}/vendor/**/*", "common/*", "cmake/*") for path in kernels.glob(files)]
+    found = [path for files in (f"{op}/**/*", "common/**/*", "_*/**/*", "cmake/*") for path in kernels.glob(files)]
     for path in sorted([*found, kernels / "CMakeLists.txt"]):
-        if path.is_file() and path.suffix != ".md":
+        if path.is_file() and path.suffix not in (".md", ".pyc"):
             total.update(f"{path.relative_to(kernels).as_posix()}\0".encode())
             total.update(hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()

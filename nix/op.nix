@@ -10,7 +10,8 @@ let
     path = folder;
     filter = path: type:
       let relative = builtins.replaceStrings [ "${toString folder}/" ] [ "" ] path; in
-      builtins.match "[^/]*\\.(h|cuh|cc|cu)|triton_kernels\\.py|wrapped\\.json|vendor(/.*)?" relative != null;
+      builtins.match ".*\\.(h|cuh|cc|cu)|triton_kernels\\.py|wrapped\\.json|vendor(/.*)?" relative != null
+      || type == "directory" && builtins.match "(.*/)?__pycache__" relative == null;
   };
   isTriton = builtins.pathExists (folder + "/triton_kernels.py");
   description = folder + "/wrapped.json";

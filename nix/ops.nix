@@ -1,5 +1,5 @@
 # The names of the ops: the folders of `kernels` that hold code. A name that cannot be one, or code without the file that
-# registers the op, is an error.
+# registers the op, is an error. A folder with an underscore holds what several ops share.
 kernels:
 let
   entries = builtins.readDir kernels;
@@ -7,8 +7,8 @@ let
   reserved = [ "default" "docs" "python" "wheel" "cmake" "common" ];
   isCode = file: builtins.match ".*\\.(h|cuh|cc|cu|py)" file != null;
   holdsCode = folder: builtins.any isCode (builtins.attrNames (builtins.readDir (kernels + "/${folder}")));
-  folders = builtins.filter (name: entries.${name} == "directory" && name != "common" && name != "cmake")
-    (builtins.attrNames entries);
+  isOp = name: entries.${name} == "directory" && name != "common" && name != "cmake" && builtins.match "_.*" name == null;
+  folders = builtins.filter isOp (builtins.attrNames entries);
   check = name:
     if builtins.elem name reserved || builtins.match "[a-z][a-z0-9_]*" name == null then
       throw ''

@@ -9,15 +9,17 @@ import hashlib
 from pathlib import Path
 
 _PATTERNS = (
-    "{op}/*.h",
-    "{op}/*.cuh",
-    "{op}/*.cc",
-    "{op}/*.cu",
+    "{op}/**/*.h",
+    "{op}/**/*.cuh",
+    "{op}/**/*.cc",
+    "{op}/**/*.cu",
     "{op}/triton_kernels.py",
     "{op}/wrapped.json",
     "{op}/vendor/**/*",
-    "common/*.h",
-    "common/*.cuh",
+    "common/**/*.h",
+    "common/**/*.cuh",
+    "_*/**/*.h",
+    "_*/**/*.cuh",
     "cmake/*",
     "CMakeLists.txt",
 )

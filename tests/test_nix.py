@@ -88,7 +88,7 @@ def test_edit_of_what_no_library_is_made_from_changes_no_library(flake, copy, na
 
 @needs_nix
 @pytest.mark.parametrize(
-    "name", ["triton_kernels.py", "wrapped.json", "vendor/include/theirs.h", "vendor/libtheirs.so"]
+    "name", ["triton_kernels.py", "wrapped.json", "vendor/include/theirs.h", "vendor/libtheirs.so", "part/part.cuh"]
 )
 def test_edit_of_what_another_route_is_made_from_changes_that_library(flake, copy, name):
     copy.write(f"kernels/rms_norm_triton/{name}", "{}\n")  # wrapped.json is read
@@ -97,9 +97,9 @@ def test_edit_of_what_another_route_is_made_from_changes_that_library(flake, cop
 
 
 @needs_nix
-def test_edit_of_a_shared_header_changes_every_library(flake, copy):
-    header = copy.root / "kernels/common/op_table.h"
-    header.write_text(header.read_text() + "// edited\n")
+@pytest.mark.parametrize("name", ["common/op_table.h", "common/device/fresh.cuh", "_family/value.h"])
+def test_edit_of_a_shared_header_changes_every_library(flake, copy, name):
+    copy.write(f"kernels/{name}", "// edited\n")
     before, after = flake.derivations(), copy.derivations()
     assert all(before[op] != after[op] for op in OPS)
 

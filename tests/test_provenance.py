@@ -31,7 +31,7 @@ def shared(tmp_path_factory):
 def tree(shared):
     """A tree with the op `one`, built, and with nothing else."""
     yield shared
-    for folder in shared.kernels.iterdir():
+    for folder in (*shared.kernels.iterdir(), *(shared.kernels / "one").iterdir()):
         if folder.is_dir() and folder.name not in ("one", "cmake", "common"):
             shutil.rmtree(folder)
     shared.tiny_op("one", PLACED)
@@ -55,6 +55,31 @@ def test_manifest_says_what_was_built(shared):
     assert manifest["ffi_api_version"] == list(table.ffi_api_version)
     for flag in ("-O3", "-std=c++20", "-fPIC", "-Werror", "-fno-math-errno", "-Wl,--no-undefined"):
         assert flag in manifest["flags"].split()
+
+
+def test_sources_in_folders_of_the_op_and_of_its_family_are_digested(tree):
+    """A header is in the digest wherever it lies; the sources of sub-folders are compiled, those of vendor/ are not."""
+    folder = tree.tiny_op(
+        "one", f'#include "_family/value.h"\n{TINY}int part();\nint use() {{ return part(); }}\n'
+    ).parent
+    texts = {
+        "part/deeper/part.h": "int part();\n",
+        "part/part.cc": '#include "one/part/deeper/part.h"\nint part() { return kValue; }\n',
+        "../_family/value.h": "constexpr int kValue = 1;\n",
+        "vendor/theirs.cc": "not C++\n",
+    }
+    texts["part/part.cc"] = '#include "_family/value.h"\n' + texts["part/part.cc"]
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    digests = set()
+    for name in (None, *texts):
+        if name:
+            (folder / name).write_text(f"{texts[name]}\n")
+        assert tree.run("build").returncode == 0
+        digests.add(built(tree)[1]["source_digest"])
+        assert built(tree)[1]["source_digest"] == source_digest(tree.kernels, "one")
+    assert len(digests) == 1 + len(texts)
 
 
 def test_manifest_has_one_form_and_no_path(shared):

@@ -33,7 +33,10 @@ def kernels(monkeypatch, tmp_path):
         "one/cases.py",
         "one/NOTES.md",
         "one/vendor/include/theirs.h",
+        "one/part/part.cuh",
         "common/ffi.h",
+        "common/device/math.cuh",
+        "_family/value.h",
         "cmake/exports.map",
         "CMakeLists.txt",
     ):
@@ -66,6 +69,7 @@ def test_whole_run_is_read_as_it_was_kept(kernels):
     [
         *[("one/one_ffi.cc", True), ("one/cases.py", True), ("common/ffi.h", True), ("cmake/exports.map", True)],
         *[("CMakeLists.txt", True), ("one/vendor/include/theirs.h", True), ("one/NOTES.md", False)],
+        *[("one/part/part.cuh", True), ("common/device/math.cuh", True), ("_family/value.h", True)],
     ],
 )
 def test_fingerprint_is_of_what_a_test_depends_on(kernels, name, belongs):

@@ -1,6 +1,7 @@
 # pyxla_add_op(<op>): the folder <op>/ becomes the library lib<op>.so.
 #
-# *.cc are host sources, *.cu device sources (left out without a CUDA compiler). The library exports one symbol,
+# *.cc are host sources, *.cu device sources (left out without a CUDA compiler), of the folder and of those in it except
+# vendor/. The library exports one symbol,
 # pyxla_op_table, and needs nothing but glibc, libstdc++, what it wraps and, for its CUDA code, the driver. Beside it lies
 # its manifest, lib<op>.json, which manifest.cmake writes once the library has passed its checks.
 include(cmake/PyxlaTriton.cmake)
@@ -8,11 +9,13 @@ include(cmake/PyxlaWrapped.cmake)
 
 function(pyxla_add_op op)
   file(GLOB sources CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}"
-       "${op}/*.h" "${op}/*.cuh" "${op}/*.cc" "${op}/*.cu" "${op}/triton_kernels.py" "${op}/wrapped.json"
-       "common/*.h" "common/*.cuh" "cmake/*" "CMakeLists.txt")
-  file(GLOB_RECURSE vendored CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" "${op}/vendor/*")
+       "${op}/triton_kernels.py" "${op}/wrapped.json" "cmake/*" "CMakeLists.txt")
+  file(GLOB_RECURSE code CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}"
+       "${op}/*.h" "${op}/*.cuh" "${op}/*.cc" "${op}/*.cu" "${op}/vendor/*"
+       "common/*.h" "common/*.cuh" "_*/*.h" "_*/*.cuh")
   list(FILTER sources EXCLUDE REGEX "/__pycache__$")
-  list(APPEND sources ${vendored})
+  list(APPEND sources ${code})
+  list(REMOVE_DUPLICATES sources)
 
   set(digest_source "${CMAKE_CURRENT_BINARY_DIR}/${op}_source_digest.cc")
   list(JOIN sources "|" sources_argument)
@@ -25,7 +28,8 @@ function(pyxla_add_op op)
     VERBATIM)
 
   set(compiled ${sources})
-  list(FILTER compiled INCLUDE REGEX "^${op}/[^/]*\\.(cc|cu)$")
+  list(FILTER compiled INCLUDE REGEX "^${op}/.*\\.(cc|cu)$")
+  list(FILTER compiled EXCLUDE REGEX "^${op}/vendor/")
   set(with_cuda ${PYXLA_HAVE_CUDA})
   set(architectures "${PYXLA_ARCHITECTURES_TEXT}")
   set(compiler "${PYXLA_COMPILER_TEXT}")
