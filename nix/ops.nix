@@ -1,14 +1,17 @@
 # The names of the ops: the folders of `kernels` that hold code. A name that cannot be one, or code without the file that
-# registers the op, is an error. A folder with an underscore holds what several ops share.
+# registers the op, is an error.
 kernels:
 let
   entries = builtins.readDir kernels;
   # Names that other packages of the flake have.
   reserved = [ "default" "docs" "python" "wheel" "cmake" "common" ];
-  isCode = file: builtins.match ".*\\.(h|cuh|cc|cu|py)" file != null;
-  holdsCode = folder: builtins.any isCode (builtins.attrNames (builtins.readDir (kernels + "/${folder}")));
-  isOp = name: entries.${name} == "directory" && name != "common" && name != "cmake" && builtins.match "_.*" name == null;
-  folders = builtins.filter isOp (builtins.attrNames entries);
+  # A folder with an underscore holds what several ops share: headers and Python.
+  code = folder: if builtins.match "_.*" folder == null then ".*\\.(h|cuh|cc|cu|py)" else ".*\\.(cc|cu)";
+  holdsCode = folder:
+    builtins.any (file: builtins.match (code folder) file != null)
+      (builtins.attrNames (builtins.readDir (kernels + "/${folder}")));
+  folders = builtins.filter (name: entries.${name} == "directory" && name != "common" && name != "cmake")
+    (builtins.attrNames entries);
   check = name:
     if builtins.elem name reserved || builtins.match "[a-z][a-z0-9_]*" name == null then
       throw ''
