@@ -30,11 +30,11 @@ def load_cases(op_name: str, folder: str) -> list[Any]:
             raise
         hint = "copy kernels/simple_add/cases.py and adapt it"
         raise DevtoolError(f"hlo: {op_name}: expected {wanted}, got none", hint) from None
-    from pyxla import ops
     from pyxla.case import cases_name, cases_of
-    from pyxla.op import find_op
+    from pyxla.torch_ops import discovery
+    from pyxla.torch_ops.custom_op import find_op
 
-    ops.load_op(folder)
+    discovery.load_op(folder)
     op = find_op(op_name)
     if not (cases := cases_of(op)):
         message = f"hlo: {op_name}: expected a case in {cases_name(op)} of {wanted}, got none"
@@ -58,7 +58,7 @@ def inspect_case(op_name: str, case: Any) -> tuple[str, Any]:
 
     from pyxla import hlo
     from pyxla.inspection import inspecting
-    from pyxla.op import find_op
+    from pyxla.torch_ops.custom_op import find_op
 
     op = find_op(op_name)
     device = torch_xla.device()

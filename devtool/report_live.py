@@ -87,7 +87,7 @@ def _guarded(take: Callable[[], Any]) -> Any:
 
 def _ops(op: str) -> list[dict[str, str]]:
     """Schema and first paragraph of the docstring of each op that the folder's Python file declares."""
-    from pyxla.op import CustomOp
+    from pyxla.torch_ops.custom_op import CustomOp
 
     module = importlib.import_module(f"pyxla_kernels.{op}.{op}")
     return [

@@ -17,10 +17,10 @@ import torch
 from pyxla import hlo_text
 from pyxla.artifact_file import MODULE, ArtifactFile
 from pyxla.artifact_manifest import CallTarget, Manifest, Tensor
-from pyxla.check import dtype_name
 from pyxla.errors import ArgumentError, ArtifactError, mismatch
 from pyxla.libraries import find_library
 from pyxla.lowering import await_uploads
+from pyxla.op.arguments import dtype_name
 from pyxla.registry import ensure_registered
 
 TARGET_PREFIX = "xla_gpu_"
@@ -152,7 +152,7 @@ def platform() -> str:
 
 
 def _check_op(call: CallTarget, file: ArtifactFile, strict: bool) -> None:
-    from pyxla.op import find_op
+    from pyxla.torch_ops.custom_op import find_op
 
     op = find_op(call.op)
     if (op.target, op.schema.text) != (call.target, call.schema):

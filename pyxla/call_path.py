@@ -24,7 +24,7 @@ from torch._C import (
     is_grad_enabled,
 )
 
-from pyxla.schema import Argument, Schema
+from pyxla.op.schema import Argument, Schema
 
 # Arguments of these types alone: no tensor subclass, so no tracing and no functional wrapper in Python.
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})

@@ -12,7 +12,7 @@ import torch
 from pyxla.libraries import KERNELS_PACKAGE
 
 if TYPE_CHECKING:
-    from pyxla.op import CustomOp
+    from pyxla.torch_ops.custom_op import CustomOp
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from pyxla.check import dtype_name
 from pyxla.errors import ArgumentError, mismatch
+from pyxla.op.arguments import dtype_name
 
 ELEMENT_TYPES = {
     torch.bool: "i1",

@@ -12,7 +12,7 @@ from pathlib import Path
 from pyxla.inspection import Inspection
 from pyxla.kernel_names import kernel_names
 from pyxla.libraries import find_library
-from pyxla.op import NAMESPACE, find_op
+from pyxla.torch_ops.custom_op import NAMESPACE, find_op
 
 __all__ = ["DeviceTimes", "kernels_in", "op_of", "profiling"]
 

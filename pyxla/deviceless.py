@@ -21,8 +21,8 @@ from pyxla.errors import ArgumentError, PyxlaError, mismatch
 from pyxla.hlo_module import Module
 from pyxla.inspection import Inspection, read_files
 from pyxla.libraries import find_library
-from pyxla.op import NAMESPACE, find_op
 from pyxla.registry import check_architecture, ensure_registered
+from pyxla.torch_ops.custom_op import NAMESPACE, find_op
 
 __all__ = ["compiled_for"]
 

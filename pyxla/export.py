@@ -19,7 +19,6 @@ import torch
 from pyxla.artifact import TARGET_PREFIX, bytes_of_tensor, module_targets, platform, read_module
 from pyxla.artifact_file import MODULE, write_artifact
 from pyxla.artifact_manifest import DTYPES, CallTarget, Manifest, Output, Tensor, installed_versions
-from pyxla.check import dtype_name
 from pyxla.errors import ArgumentError, mismatch
 from pyxla.lazy_trace import (
     data_of,
@@ -31,6 +30,7 @@ from pyxla.lazy_trace import (
 )
 from pyxla.libraries import find_library
 from pyxla.manifest import file_digest
+from pyxla.op.arguments import dtype_name
 
 
 def export(
@@ -253,7 +253,7 @@ def _tensor(name: str, tensor: torch.Tensor) -> Tensor:
 
 def _call_targets(module: bytes) -> tuple[tuple[CallTarget, ...], tuple[str, ...]]:
     """The custom calls in the module: those of pyxla's ops, and XLA's own."""
-    from pyxla.op import find_op
+    from pyxla.torch_ops.custom_op import find_op
 
     targets = sorted(module_targets(read_module(module)))
     own, calls = [t for t in targets if t.startswith(TARGET_PREFIX)], []

@@ -184,7 +184,7 @@ def _neighbour(node: Node, graph: Graph) -> Neighbour:
 
 def _of_the_schema(target: str, attributes: dict[str, Any]) -> dict[str, Any]:
     """An optional number of a pyxla op is an array of none or one element in the call."""
-    from pyxla.op import NAMESPACE, _ops
+    from pyxla.torch_ops.custom_op import NAMESPACE, _ops
 
     op = _ops.get(target.removeprefix(f"{NAMESPACE}_"))
     kinds = {a.name: a.kind for a in op.schema.attributes} if op else {}

@@ -13,7 +13,7 @@ from pyxla.errors import ArgumentError, DefinitionError, mismatch
 from pyxla.registry import ensure_registered
 
 if TYPE_CHECKING:
-    from pyxla.op import CustomOp
+    from pyxla.torch_ops.custom_op import CustomOp
 
 
 class Lowering:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from pyxla.errors import PyxlaError, mismatch
-from pyxla.op import CustomOp
 from pyxla.raw_call import Buffer, in_order, prepare
+from pyxla.torch_ops.custom_op import CustomOp
 
 __all__ = ["call_raw"]
 

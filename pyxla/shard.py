@@ -16,8 +16,8 @@ import torch
 
 from pyxla.compiled_on_mesh import mend_compiled_functions
 from pyxla.errors import ArgumentError, mismatch
-from pyxla.op import CustomOp
-from pyxla.sharding import Sharding
+from pyxla.op.placements import Sharding
+from pyxla.torch_ops.custom_op import CustomOp
 
 if TYPE_CHECKING:
     from torch_xla.distributed.spmd import Mesh

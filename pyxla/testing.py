@@ -23,9 +23,9 @@ from pyxla.case import BadInput, Case, cases_of
 from pyxla.compare import Worst, worst_element
 from pyxla.dump import compilations
 from pyxla.errors import PyxlaError
-from pyxla.op import CustomOp
 from pyxla.raw_memory import call_raw
 from pyxla.sync import drain_errors
+from pyxla.torch_ops.custom_op import CustomOp
 
 __all__ = [
     "CHECKS",

@@ -25,8 +25,8 @@ from pyxla.benchmark.layers import Raw, Single, Skipped, Step, chained_operand, 
 from pyxla.benchmark.peers import peer_layer, peer_names
 from pyxla.benchmark.run import LAYERS, measure, steps_of
 from pyxla.benchmark.xla_step import xla_step
-from pyxla.op import find_op
 from pyxla.testing import oracle
+from pyxla.torch_ops.custom_op import find_op
 from tests.test_layers import OPS
 
 BENCHES = [(op, bench) for op in OPS for bench in benches(op)]

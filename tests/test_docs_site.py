@@ -206,7 +206,7 @@ def test_cpp_names_are_read_from_the_headers():
 
 @pytest.mark.parametrize("folder", sorted(OPS))
 def test_every_op_is_there(site, folder):
-    from pyxla.op import _ops
+    from pyxla.torch_ops.custom_op import _ops
 
     path = site / f"ops/{folder}.html"
     ids, text = parsed(path).ids, text_of(path)

@@ -9,8 +9,8 @@ import pytest
 
 import pyxla
 from pyxla import errors
-from pyxla.check import Check
 from pyxla.errors import ArgumentError, ArtifactError, DefinitionError, LibraryError, PyxlaError, mismatch
+from pyxla.op.arguments import Check
 from tests.conftest import ROOT
 
 CLASSES = [PyxlaError, ArgumentError, ArtifactError, DefinitionError, LibraryError]

@@ -13,7 +13,7 @@ import torch_xla.runtime
 import pyxla
 from pyxla import hlo, testing
 from pyxla.compare import compare
-from pyxla.op import find_op
+from pyxla.torch_ops.custom_op import find_op
 
 DEVICE = torch_xla.device()
 ON_CUDA = torch_xla.runtime.device_type() == "CUDA"

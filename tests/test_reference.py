@@ -96,7 +96,7 @@ def test_every_error_of_pyxla_is_listed(path):
 
 def test_errors_are_read_from_the_code():
     assert len(raised_messages(ROOT / "pyxla/libraries.py")) >= 4
-    messages = raised_messages(ROOT / "pyxla/check.py")
+    messages = raised_messages(ROOT / "pyxla/op/arguments.py")
     assert "<>: <>: expected rank <>, got shape <>" in messages
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from pyxla.errors import DefinitionError
-from pyxla.schema import Schema
+from pyxla.op.schema import Schema
 
 
 def with_default(default):

@@ -28,7 +28,7 @@ def write(site: Site) -> None:
 
 def declared(folder: str) -> list:
     """The ops whose handlers are in the folder's library, its own first."""
-    from pyxla.op import _ops
+    from pyxla.torch_ops.custom_op import _ops
 
     return sorted((op for op in _ops.values() if op.library == folder), key=lambda op: (op.name != folder, op.name))
 

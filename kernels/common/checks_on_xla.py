@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from pyxla.compare import compare
-from pyxla.op import CustomOp
+from pyxla.torch_ops.custom_op import CustomOp
 
 
 def is_cuda() -> bool:

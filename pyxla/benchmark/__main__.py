@@ -74,7 +74,7 @@ def run(options: argparse.Namespace, folder: Path, channel: TextIO) -> None:
     try:
         from pyxla.benchmark.cuda import cuda_device
         from pyxla.benchmark.host import HostDevice
-        from pyxla.op import find_op
+        from pyxla.torch_ops.custom_op import find_op
 
         device = HostDevice() if options.device == "cpu" else cuda_device()
         send(device=device.about)

@@ -8,8 +8,8 @@ import torch
 
 from pyxla.benchmark import Arguments, Bench
 from pyxla.compare import compare
-from pyxla.op import CustomOp
 from pyxla.testing import oracle
+from pyxla.torch_ops.custom_op import CustomOp
 
 # Of a peer, which only has to do the same work: root mean square of the error over that of the result.
 _PEER_ERROR = 0.03

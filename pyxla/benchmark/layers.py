@@ -17,8 +17,8 @@ import torch
 
 from pyxla.benchmark import Arguments
 from pyxla.benchmark.check import Expected
-from pyxla.op import CustomOp
 from pyxla.raw_call import in_order, prepare
+from pyxla.torch_ops.custom_op import CustomOp
 
 WARM_UP = 3
 _MOST_CALLS = 128

@@ -10,7 +10,7 @@ import torch
 from pyxla.benchmark import Arguments, Bench
 from pyxla.benchmark.check import Expected
 from pyxla.benchmark.layers import Single, Skipped
-from pyxla.op import CustomOp
+from pyxla.torch_ops.custom_op import CustomOp
 
 EAGER, COMPILED = "torch", "torch.compile"
 

@@ -20,7 +20,7 @@ from pyxla.benchmark.peers import peer_layer, peer_names
 from pyxla.benchmark.xla_step import NAME as XLA
 from pyxla.benchmark.xla_step import xla_step
 from pyxla.errors import LibraryError, PyxlaError
-from pyxla.op import CustomOp
+from pyxla.torch_ops.custom_op import CustomOp
 
 # Of the document that a run is kept in. Another number: what reads it must change.
 SCHEMA = 1

@@ -13,8 +13,8 @@ from pyxla import hlo, hlo_text
 from pyxla.benchmark import Arguments
 from pyxla.benchmark.check import Expected
 from pyxla.benchmark.layers import Skipped, Step
-from pyxla.op import CustomOp
 from pyxla.sync import sync
+from pyxla.torch_ops.custom_op import CustomOp
 
 NAME = "xla step"
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from pyxla.check import Check
 from pyxla.nn.mode import attention_mode, in_mode
 from pyxla.nn.on_mesh import op_on
+from pyxla.op.arguments import Check
 
 if TYPE_CHECKING:
     from torch_xla.distributed.spmd import Mesh

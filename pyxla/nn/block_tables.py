@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pyxla.check import Check
 from pyxla.errors import ArgumentError, PyxlaError, mismatch
+from pyxla.op.arguments import Check
 
 check = Check("PagedKVCache")
 _START = -1

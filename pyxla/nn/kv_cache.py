@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pyxla.check import dtype_name
 from pyxla.nn.attention import AttentionMetadata
 from pyxla.nn.block_tables import BlockTables, CachedSequence, check
 from pyxla.nn.on_mesh import op_on, split
+from pyxla.op.arguments import dtype_name
 
 if TYPE_CHECKING:
     from torch_xla.distributed.spmd import Mesh

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pyxla.op import find_op
 from pyxla.shard import shard
+from pyxla.torch_ops.custom_op import find_op
 
 if TYPE_CHECKING:
     from torch_xla.distributed.spmd import Mesh

@@ -15,10 +15,10 @@ from torch._library.autograd import Info, make_autograd_impl
 
 from pyxla.call_path import write_call
 from pyxla.errors import ArgumentError, DefinitionError, mismatch
-from pyxla.in_place import InPlace
 from pyxla.lowering import Lowering
-from pyxla.schema import Schema
-from pyxla.sharding import Sharding
+from pyxla.op.placements import Sharding
+from pyxla.op.schema import Schema
+from pyxla.torch_ops.functional import InPlace
 
 NAMESPACE = "xla_gpu"
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pyxla.errors import DefinitionError, mismatch
-from pyxla.schema import Schema
+from pyxla.op.schema import Schema
 
 
 @dataclass(frozen=True)

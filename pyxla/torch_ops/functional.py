@@ -13,7 +13,7 @@ from pyxla.call_path import write_call
 from pyxla.errors import ArgumentError, DefinitionError, mismatch
 
 if TYPE_CHECKING:
-    from pyxla.op import CustomOp
+    from pyxla.torch_ops.custom_op import CustomOp
 
 
 class InPlace:
