@@ -7,7 +7,7 @@ registered on first use.
 import os
 
 # XLA's CPU client would run larger computations in the background, where a handler's error kills the process when the
-# result is read (pyxla/lowering.py, await_uploads). torch_xla reads this when it starts its client.
+# result is read (pyxla/lowering/lower.py, await_uploads). torch_xla reads this when it starts its client.
 os.environ.setdefault("PJRT_CPU_ASYNC_CLIENT", "0")
 
 from pyxla.artifact import Artifact, load_artifact

@@ -19,7 +19,7 @@ from pyxla.artifact_file import MODULE, ArtifactFile
 from pyxla.artifact_manifest import CallTarget, Manifest, Tensor
 from pyxla.errors import ArgumentError, ArtifactError, mismatch
 from pyxla.libraries import find_library
-from pyxla.lowering import await_uploads
+from pyxla.lowering.lower import await_uploads
 from pyxla.op.arguments import dtype_name
 from pyxla.registry import ensure_registered
 

@@ -216,7 +216,7 @@ class _Call:
         return ffi_api.Attributes.of(len(made), self._types(types), self._list(names), self._list(values))
 
     def _attribute(self, kind: str, value: Any) -> tuple[int, int]:
-        """Type and address, as pyxla.custom_call.attribute writes it for XLA."""
+        """Type and address, as pyxla.lowering.stablehlo.attribute writes it for XLA."""
         if kind == "str":
             return ffi_api.STRING, self._keep(ffi_api.ByteSpan.of(value))
         if kind == "bool":

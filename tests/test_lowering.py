@@ -11,7 +11,7 @@ import torch_xla.runtime
 
 from pyxla import hlo, hlo_text
 from pyxla.errors import PyxlaError
-from pyxla.lowering import Lowering
+from pyxla.lowering.lower import Lowering
 from tests.probe import probe_ops as ops
 
 pytestmark = pytest.mark.usefixtures("probe_library")
@@ -163,9 +163,9 @@ def test_workspace_is_no_result(compiled):
 
 
 def test_workspace_on_cuda_is_part_of_the_call_and_of_no_result(monkeypatch):
-    from pyxla import lowering
+    from pyxla.lowering import lower
 
-    monkeypatch.setattr(lowering, "_platform", lambda: "CUDA")
+    monkeypatch.setattr(lower, "_platform", lambda: "CUDA")
     module = ops.probe_workspace._lowering.custom_call((torch.zeros(3, device=DEVICE), 5)).module()
     assert "-> (tensor<1xf32>, tensor<15xui8>)" in module
     assert "func.func @main(%a0: tensor<3xf32>) -> (tensor<1xf32>) {" in module
@@ -210,7 +210,7 @@ def test_error_from_the_handler():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.bool, torch.float8_e4m3fn])
 def test_await_uploads_takes_every_dtype(dtype):
-    from pyxla.lowering import await_uploads
+    from pyxla.lowering.lower import await_uploads
 
     tensor = torch.zeros(1 << 20).to(dtype).to(DEVICE)
     pending = tensor.to(torch.float32) + 1

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 
 from pyxla import CustomOp, sync
-from pyxla.custom_call import CustomCall, attributes, tensor_type
+from pyxla.lowering.stablehlo import CustomCall, attributes, tensor_type
 
 
 def to_xla(arguments: dict) -> dict:

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch._library.autograd import Info, make_autograd_impl
 
-from pyxla.call_path import write_call
 from pyxla.errors import ArgumentError, DefinitionError, mismatch
-from pyxla.lowering import Lowering
+from pyxla.lowering.fast_path import write_call
+from pyxla.lowering.lower import Lowering
 from pyxla.op.placements import Sharding
 from pyxla.op.schema import Schema
 from pyxla.torch_ops.functional import InPlace

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._library.autograd import Info, make_autograd_impl
 
-from pyxla.call_path import write_call
 from pyxla.errors import ArgumentError, DefinitionError, mismatch
+from pyxla.lowering.fast_path import write_call
 
 if TYPE_CHECKING:
     from pyxla.torch_ops.custom_op import CustomOp

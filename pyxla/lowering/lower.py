@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pyxla.call_path import write_emit
-from pyxla.custom_call import CustomCall, attributes, tensor_type
 from pyxla.errors import ArgumentError, DefinitionError, mismatch
+from pyxla.lowering.fast_path import write_emit
+from pyxla.lowering.stablehlo import CustomCall, attributes, tensor_type
 from pyxla.registry import ensure_registered
 
 if TYPE_CHECKING:
