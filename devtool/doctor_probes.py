@@ -29,7 +29,7 @@ def torch_xla() -> str:
 
 def preload() -> list[str]:
     """The ops of the libraries in LD_PRELOAD."""
-    from pyxla.libraries import preloaded_libraries
+    from pyxla.library.find import preloaded_libraries
 
     return [library.table.op for library in preloaded_libraries()]
 
@@ -89,8 +89,8 @@ def ops(capabilities: str) -> list[dict[str, Any]]:
     """devtool's inventory; `misfit` is why a GPU of one of these compute capabilities cannot run an op, or None."""
     from devtool.inventory import inventory
     from pyxla.errors import LibraryError
-    from pyxla.libraries import find_library
-    from pyxla.registry import check_architecture
+    from pyxla.library.find import find_library
+    from pyxla.library.register import check_architecture
 
     entries = inventory()
     for entry in entries:

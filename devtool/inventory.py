@@ -31,7 +31,7 @@ def inventory() -> list[dict[str, Any]]:
 def library_state(op: str) -> dict[str, Any]:
     """What `inventory` says of the op's library."""
     from pyxla.errors import LibraryError
-    from pyxla.libraries import check_fresh, library_path, load_library
+    from pyxla.library.find import check_fresh, library_path, load_library
 
     found = library_path(op)
     if found is None:

@@ -54,7 +54,7 @@ def folder() -> Path:
 def fingerprint(op: str) -> str:
     """SHA-256 over what a test or a bench of the op depends on: its files and those that ops share, notes apart.
 
-    More than pyxla.source_digest, which is of the library alone.
+    More than pyxla.library.source_digest, which is of the library alone.
     """
     kernels, total = project.kernels(), hashlib.sha256()
     found = [path for files in (f"{op}/**/*", "common/**/*", "_*/**/*", "cmake/*") for path in kernels.glob(files)]

@@ -116,8 +116,15 @@ def _libraries(path: Path, scratch: Path) -> dict[str, Path]:
 
 def _examine(report: Report) -> Report:
     from pyxla.errors import LibraryError, mismatch
-    from pyxla.manifest import check_digest, check_wrapped, file_digest, manifest_path, read_manifest, wrapped_path
-    from pyxla.op_table import check_elf, read_op_table
+    from pyxla.library.manifest import (
+        check_digest,
+        check_wrapped,
+        file_digest,
+        manifest_path,
+        read_manifest,
+        wrapped_path,
+    )
+    from pyxla.library.op_table import check_elf, read_op_table
 
     file, manifest, table = report.file, None, None
     with report.noting("manifest"):
@@ -152,7 +159,7 @@ def _examine(report: Report) -> Report:
 
 
 def _compare_manifest(report: Report, manifest: Any, table: Any) -> None:
-    from pyxla.manifest import contradictions
+    from pyxla.library.manifest import contradictions
 
     report.found |= {name: getattr(manifest, name) for name in (*_FIELDS, "flags")}
     name = report.file.name
@@ -167,7 +174,7 @@ def _compare_manifest(report: Report, manifest: Any, table: Any) -> None:
 
 
 def _compare_sources(report: Report, built: Any) -> None:
-    from pyxla.source_digest import source_digest
+    from pyxla.library.source_digest import source_digest
 
     try:
         kernels = project.kernels()

@@ -18,10 +18,10 @@ from pyxla import hlo_text
 from pyxla.artifact_file import MODULE, ArtifactFile
 from pyxla.artifact_manifest import CallTarget, Manifest, Tensor
 from pyxla.errors import ArgumentError, ArtifactError, mismatch
-from pyxla.libraries import find_library
+from pyxla.library.find import find_library
+from pyxla.library.register import ensure_registered
 from pyxla.lowering.lower import await_uploads
 from pyxla.op.arguments import dtype_name
-from pyxla.registry import ensure_registered
 
 TARGET_PREFIX = "xla_gpu_"
 # dtype -> what XLA calls it.

@@ -15,8 +15,8 @@ from torch_xla.experimental.plugins import DevicePlugin
 
 from pyxla import cuda_plugin, pjrt_api
 from pyxla.errors import PyxlaError, mismatch
-from pyxla.libraries import op_names
-from pyxla.registry import register_preloaded
+from pyxla.library.find import op_names
+from pyxla.library.register import register_preloaded
 
 
 class Plugin(DevicePlugin):

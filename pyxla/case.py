@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pyxla.libraries import KERNELS_PACKAGE
+from pyxla.library.find import KERNELS_PACKAGE
 
 if TYPE_CHECKING:
     from pyxla.torch_ops.custom_op import CustomOp

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyxla.inspection import Inspection
-from pyxla.kernel_names import kernel_names
-from pyxla.libraries import find_library
+from pyxla.library.find import find_library
+from pyxla.library.kernel_names import kernel_names
 from pyxla.torch_ops.custom_op import NAMESPACE, find_op
 
 __all__ = ["DeviceTimes", "kernels_in", "op_of", "profiling"]

@@ -28,8 +28,8 @@ from pyxla.lazy_trace import (
     scalars_of_their_own,
     xla_tensors,
 )
-from pyxla.libraries import find_library
-from pyxla.manifest import file_digest
+from pyxla.library.find import find_library
+from pyxla.library.manifest import file_digest
 from pyxla.op.arguments import dtype_name
 
 

@@ -6,7 +6,7 @@ import ctypes
 from functools import cache
 from pathlib import Path
 
-from pyxla.op_table import Handler
+from pyxla.library.op_table import Handler
 
 # PJRT_Extension_Type_Gpu_Custom_Call.
 _CUSTOM_CALL = 0

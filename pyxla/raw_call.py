@@ -20,8 +20,8 @@ import torch
 
 from pyxla import cuda_plugin, ffi_api
 from pyxla.errors import ArgumentError, LibraryError, PyxlaError, mismatch
-from pyxla.libraries import Library, find_library
-from pyxla.registry import check_architecture
+from pyxla.library.find import Library, find_library
+from pyxla.library.register import check_architecture
 from pyxla.torch_ops.custom_op import CustomOp
 
 __all__ = ["Buffer", "prepare"]

@@ -32,9 +32,9 @@ def probe_library(tmp_path_factory):
     """The probe library, registered with XLA; its handlers are the host's."""
     if os.environ.get("PJRT_DEVICE") == "CUDA":
         pytest.skip("the probe library has no CUDA code: --device cpu")
-    from pyxla.libraries import Library
-    from pyxla.op_table import read_op_table
-    from pyxla.registry import register_library
+    from pyxla.library.find import Library
+    from pyxla.library.op_table import read_op_table
+    from pyxla.library.register import register_library
 
     path = compile_library(ROOT / "tests/probe/probe_ffi.cc", tmp_path_factory.mktemp("probe") / "libprobe.so")
     library = Library(path, "preloaded", read_op_table(path))

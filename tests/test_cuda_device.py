@@ -14,9 +14,10 @@ from pyxla_kernels.rms_norm.rms_norm import rms_norm
 from pyxla_kernels.simple_add.simple_add import simple_add
 
 import pyxla
-from pyxla import custom_op, drain_errors, hlo, hlo_text, registry, sync
-from pyxla.libraries import Library
-from pyxla.op_table import read_op_table
+from pyxla import custom_op, drain_errors, hlo, hlo_text, sync
+from pyxla.library import register
+from pyxla.library.find import Library
+from pyxla.library.op_table import read_op_table
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.skipif(
@@ -172,7 +173,7 @@ def launch_library(tmp_path_factory):
     ]
     subprocess.run(command, check=True)
     library = Library(path, "preloaded", read_op_table(path))
-    registry.register_library(library, "CUDA")
+    register.register_library(library, "CUDA")
     return library
 
 
@@ -206,7 +207,7 @@ def test_library_without_code_for_this_gpu(launch_library):
     with pytest.raises(
         LibraryError, match=r"probe_launch: CUDA architecture: expected code for sm_\d+, got 80-real, 120"
     ):
-        registry.register_library(dataclasses.replace(launch_library, table=table), "CUDA")
+        register.register_library(dataclasses.replace(launch_library, table=table), "CUDA")
 
 
 def test_in_place_cache_update_between_attention_steps():

@@ -15,7 +15,7 @@ from devtool import doctor_python
 from devtool.doctor import FAILED, NO_GPU, OK, SKIPPED, Doctor, Line, print_lines
 from devtool.doctor_processes import Processes
 from devtool.doctor_python import Problem
-from pyxla.source_digest import source_digest
+from pyxla.library.source_digest import source_digest
 from tests.conftest import ROOT, compile_library
 from tests.devtool_tree import Tree
 

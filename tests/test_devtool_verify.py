@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from devtool import project
 from devtool.cli import cli
 from devtool.system_needs import Needs, read_needs
-from pyxla.manifest import file_digest
+from pyxla.library.manifest import file_digest
 from tests.conftest import ROOT
 from tests.devtool_tree import Tree
 

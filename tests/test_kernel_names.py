@@ -6,8 +6,8 @@ from pyxla_kernels.rms_norm.rms_norm import rms_norm
 
 import pyxla
 from pyxla.device_times import DeviceTimes, kernels_in, profiling
-from pyxla.kernel_names import kernel_names
-from pyxla.op_table import read_op_table
+from pyxla.library.kernel_names import kernel_names
+from pyxla.library.op_table import read_op_table
 from tests.conftest import ROOT
 from tests.test_layers import OPS
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pyxla import libraries, registry
 from pyxla.errors import LibraryError
-from pyxla.libraries import Library, find_library, kernels_folder, library_path
-from pyxla.op_table import OpTable, read_op_table
-from pyxla.source_digest import source_digest
+from pyxla.library import find, register
+from pyxla.library.find import Library, find_library, kernels_folder, library_path
+from pyxla.library.op_table import OpTable, read_op_table
+from pyxla.library.source_digest import source_digest
 from tests.conftest import ROOT, compile_library
 
 BUILT = ROOT / "build/lib"
@@ -34,7 +34,7 @@ import torch, torch_xla, sys
 from torch_xla.core import xla_builder
 x = torch.ones(2, 3).to(torch_xla.device())
 print(torch.ops.xla_gpu.simple_add(x, x, 2.0).cpu().tolist())
-from pyxla import registry
+from pyxla.library import register
 print(registry._registered[("xla_gpu_simple_add", "Host")])
 """
     output = run_script(script, preload=str(BUILT / "libsimple_add.so")).stdout.splitlines()
@@ -53,7 +53,7 @@ def test_preloaded_library_by_a_path_that_the_loader_fills_in(variable):
 def test_without_preload_the_built_library_is_registered_on_first_use():
     script = """
 import torch, torch_xla
-from pyxla import registry
+from pyxla.library import register
 print(registry._registered)
 x = torch.ones(2).to(torch_xla.device())
 print(torch.ops.xla_gpu.simple_add(x, x).cpu().tolist(), registry._registered.keys())
@@ -72,7 +72,9 @@ def test_preloaded_library_without_a_definition(tmp_path):
 
 def test_preloaded_library_wins_over_the_built_one(tmp_path):
     copy = shutil.copy(BUILT / "libsimple_add.so", tmp_path)
-    script = "import pyxla.libraries as l; print(l.find_library('simple_add').path, l.find_library('rms_norm').origin)"
+    script = (
+        "import pyxla.library.find as l; print(l.find_library('simple_add').path, l.find_library('rms_norm').origin)"
+    )
     output = run_script(script, preload=str(copy)).stdout.split()
     assert output == [str(copy), "checkout"]
 
@@ -89,7 +91,7 @@ def test_two_libraries_with_one_target(tmp_path, probe_library):
     with pytest.raises(
         LibraryError, match=r"expected one library with xla_gpu_probe_attributes, got .*libprobe.so and .*libother.so"
     ):
-        registry.register_library(Library(other, "preloaded", read_op_table(other)))
+        register.register_library(Library(other, "preloaded", read_op_table(other)))
 
 
 def test_library_of_another_kind_has_no_table():
@@ -164,8 +166,8 @@ def test_stale_library(tmp_path, monkeypatch):
     shutil.copytree(ROOT / "kernels", kernels)
     (tmp_path / "build").mkdir()
     shutil.copytree(BUILT, tmp_path / "build/lib")
-    monkeypatch.setattr(libraries, "kernels_folder", lambda: kernels)
-    monkeypatch.setattr(libraries, "preloaded_libraries", lambda: ())
+    monkeypatch.setattr(find, "kernels_folder", lambda: kernels)
+    monkeypatch.setattr(find, "preloaded_libraries", lambda: ())
     assert find_library("simple_add").origin == "checkout"
     with (kernels / "simple_add/simple_add.h").open("a") as header:
         header.write("// changed\n")
@@ -189,8 +191,8 @@ def test_installed_library_has_no_sources_to_be_stale_against(tmp_path, monkeypa
     (tmp_path / "simple_add").mkdir()
     for name in ("libsimple_add.so", "libsimple_add.json"):
         shutil.copy(BUILT / name, tmp_path / "simple_add")
-    monkeypatch.setattr(libraries, "kernels_folder", lambda: tmp_path)
-    monkeypatch.setattr(libraries, "preloaded_libraries", lambda: ())
+    monkeypatch.setattr(find, "kernels_folder", lambda: tmp_path)
+    monkeypatch.setattr(find, "preloaded_libraries", lambda: ())
     assert library_path("simple_add") == (tmp_path / "simple_add/libsimple_add.so", "installed")
     assert find_library("simple_add").origin == "installed"
 
@@ -201,18 +203,18 @@ def library(**changes) -> Library:
 
 
 def test_ffi_version():
-    registry.check_ffi_version(library(), (0, 1))
-    registry.check_ffi_version(library(ffi_api_version=(0, 0)), (0, 1))
+    register.check_ffi_version(library(), (0, 1))
+    register.check_ffi_version(library(ffi_api_version=(0, 0)), (0, 1))
     for version in ((0, 2), (1, 0)):
         with pytest.raises(
             LibraryError, match=rf"rms_norm: FFI API version: expected 0.1 or .*, got {version[0]}.{version[1]}"
         ):
-            registry.check_ffi_version(library(ffi_api_version=version), (0, 1))
+            register.check_ffi_version(library(ffi_api_version=version), (0, 1))
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0)])
 def test_architecture_fits(capability):
-    registry.check_architecture(library(), capability)
+    register.check_architecture(library(), capability)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +223,7 @@ def test_architecture_fits(capability):
 )
 def test_other_architecture_that_fits(architecture, capability):
     """CMake's other forms: code of a family of GPUs, and code and PTX in one."""
-    registry.check_architecture(library(cuda_architectures=(architecture,)), capability)
+    register.check_architecture(library(cuda_architectures=(architecture,)), capability)
 
 
 @pytest.mark.parametrize(
@@ -242,14 +244,14 @@ def test_architecture_does_not_fit(architectures, capability):
     with pytest.raises(
         LibraryError, match=f"rms_norm: CUDA architecture: expected code for sm_{capability[0]}{capability[1]}, got"
     ):
-        registry.check_architecture(library(cuda_architectures=architectures), capability)
+        register.check_architecture(library(cuda_architectures=architectures), capability)
 
 
 def test_unknown_target_on_a_known_library():
     with pytest.raises(
         LibraryError, match=r"simple_add: target: expected xla_gpu_other on Host, got xla_gpu_simple_add on Host"
     ):
-        registry.ensure_registered("simple_add", "xla_gpu_other", "Host")
+        register.ensure_registered("simple_add", "xla_gpu_other", "Host")
 
 
 def test_a_broken_definition_does_not_hide_the_other_ops(tmp_path):

@@ -6,11 +6,11 @@ from dataclasses import asdict
 
 import pytest
 
-from pyxla import libraries
 from pyxla.errors import LibraryError
-from pyxla.libraries import find_library
-from pyxla.manifest import Manifest, file_digest, read_manifest
-from pyxla.op_table import read_op_table
+from pyxla.library import find
+from pyxla.library.find import find_library
+from pyxla.library.manifest import Manifest, file_digest, read_manifest
+from pyxla.library.op_table import read_op_table
 from tests.conftest import ROOT, compile_library
 from tests.test_libraries import BUILT, run_script
 
@@ -21,8 +21,8 @@ def installed(tmp_path, monkeypatch):
     (tmp_path / "simple_add").mkdir()
     for name in ("libsimple_add.so", "libsimple_add.json"):
         shutil.copy(BUILT / name, tmp_path / "simple_add")
-    monkeypatch.setattr(libraries, "kernels_folder", lambda: tmp_path)
-    monkeypatch.setattr(libraries, "preloaded_libraries", lambda: ())
+    monkeypatch.setattr(find, "kernels_folder", lambda: tmp_path)
+    monkeypatch.setattr(find, "preloaded_libraries", lambda: ())
     return tmp_path / "simple_add/libsimple_add.so"
 
 
@@ -139,8 +139,8 @@ def test_library_compiled_by_hand_is_known_by_its_sources(tmp_path, monkeypatch)
     shutil.copytree(ROOT / "kernels", kernels)
     (tmp_path / "build/lib").mkdir(parents=True)
     shutil.copy(BUILT / "libsimple_add.so", tmp_path / "build/lib")
-    monkeypatch.setattr(libraries, "kernels_folder", lambda: kernels)
-    monkeypatch.setattr(libraries, "preloaded_libraries", lambda: ())
+    monkeypatch.setattr(find, "kernels_folder", lambda: kernels)
+    monkeypatch.setattr(find, "preloaded_libraries", lambda: ())
     assert find_library("simple_add").origin == "checkout"
     with (kernels / "simple_add/simple_add.h").open("a") as header:
         header.write("// changed\n")
@@ -150,7 +150,7 @@ def test_library_compiled_by_hand_is_known_by_its_sources(tmp_path, monkeypatch)
 
 def test_preloaded_library_without_a_manifest(tmp_path):
     copy = shutil.copy(BUILT / "libsimple_add.so", tmp_path)
-    script = "import pyxla.libraries as l; print(l.find_library('simple_add').origin)"
+    script = "import pyxla.library.find as l; print(l.find_library('simple_add').origin)"
     assert run_script(script, preload=str(copy)).stdout.split() == ["preloaded"]
 
 
@@ -166,5 +166,5 @@ def test_preloaded_library_of_another_kind_may_have_any_json(tmp_path):
     source.touch()
     other = compile_library(source, tmp_path / "libother.so")
     other.with_suffix(".json").write_text("not ours")
-    script = "import pyxla.libraries as l; print(l.preloaded_libraries())"
+    script = "import pyxla.library.find as l; print(l.preloaded_libraries())"
     assert run_script(script, preload=str(other)).stdout.split() == ["()"]

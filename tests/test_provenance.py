@@ -8,8 +8,8 @@ import shutil
 import pytest
 
 from devtool.names import op_problem
-from pyxla.op_table import read_op_table
-from pyxla.source_digest import source_digest
+from pyxla.library.op_table import read_op_table
+from pyxla.library.source_digest import source_digest
 from tests.devtool_tree import TINY, Tree, needs_nvcc
 
 # What a path could get into: the name of the file, and nvcc's names for what belongs to one file.

@@ -95,7 +95,7 @@ def test_every_error_of_pyxla_is_listed(path):
 
 
 def test_errors_are_read_from_the_code():
-    assert len(raised_messages(ROOT / "pyxla/libraries.py")) >= 4
+    assert len(raised_messages(ROOT / "pyxla/library/find.py")) >= 4
     messages = raised_messages(ROOT / "pyxla/op/arguments.py")
     assert "<>: <>: expected rank <>, got shape <>" in messages
 

@@ -17,9 +17,9 @@ from pyxla_kernels.rms_norm_triton.rms_norm_triton import rms_norm_triton
 
 from pyxla import cuda_plugin, raw_call
 from pyxla.errors import PyxlaError
-from pyxla.libraries import Library
-from pyxla.op_table import read_op_table
-from pyxla.registry import check_architecture
+from pyxla.library.find import Library
+from pyxla.library.op_table import read_op_table
+from pyxla.library.register import check_architecture
 from tests.conftest import ROOT
 from tests.devtool_tree import Tree, needs_nvcc
 

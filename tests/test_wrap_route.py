@@ -179,7 +179,7 @@ def refused_build(tree: Tree) -> str:
 
 def run(tree: Tree) -> str:
     """What a call of the op says."""
-    script = "import torch, pyxla; from pyxla.libraries import find_library\ntry: find_library('scaled')\n"
+    script = "import torch, pyxla; from pyxla.library.find import find_library\ntry: find_library('scaled')\n"
     script += "except pyxla.errors.LibraryError as error: print(error)"
     command = [*tree.command()[:2], "-c", script]
     return subprocess.run(command, env=tree.environment(), check=True, capture_output=True, text=True).stdout
@@ -267,7 +267,7 @@ def test_options_of_wrap_with_another_route(tree):
 @pytest.mark.parametrize("value", ["MIT", {"name": "scale"}, {"name": None, "version": "1"}])
 def test_manifest_with_another_form_of_wrapped(tree, tmp_path, value):
     from pyxla.errors import LibraryError
-    from pyxla.manifest import read_manifest
+    from pyxla.library.manifest import read_manifest
 
     text = json.dumps(manifest(tree, "scaled") | {"wrapped": value})
     (tmp_path / "libscaled.json").write_text(text)

@@ -1,4 +1,4 @@
-# Checks a library that was just linked, and writes its manifest beside it: lib<op>.json, what pyxla/manifest.py reads.
+# Checks a library that was just linked, and writes its manifest beside it: lib<op>.json, what pyxla/library/manifest.py reads.
 # A library that fails a check is removed: it would be taken for a good one.
 #
 # cmake -D OP=<op> -D LIBRARY=<file> -D DIGEST_SOURCE=<what source_digest.cmake wrote> -D FFI_HEADER=<XLA's c_api.h>

@@ -1,5 +1,5 @@
 // The table by which a library says what it holds. pyxla reads it through the one exported C symbol,
-// `pyxla_op_table`, and mirrors this layout in pyxla/op_table.py: change both, and kOpTableVersion, together.
+// `pyxla_op_table`, and mirrors this layout in pyxla/library/op_table.py: change both, and kOpTableVersion, together.
 //
 // PYXLA_WITH_CUDA is 1 in a build with nvcc, else 0; the build sets it.
 #pragma once
@@ -38,7 +38,7 @@ struct OpTable {
   int32_t ffi_api_minor;
   const char* op;
   const char* cuda_architectures;  // "80-real,90a-real,100-real,100-virtual", empty without CUDA code
-  const char* source_digest;       // SHA-256 over the sources; pyxla/source_digest.py computes the same
+  const char* source_digest;       // SHA-256 over the sources; pyxla/library/source_digest.py computes the same
   const char* flags_digest;        // SHA-256 over the text of the flags, which is in the manifest lib<op>.json
   const char* compiler;            // "GNU 12.2.0" or "GNU 12.2.0, NVIDIA 13.0.88"
   size_t handler_count;

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pyxla.errors import ArgumentError, DefinitionError, mismatch
+from pyxla.library.register import ensure_registered
 from pyxla.lowering.fast_path import write_emit
 from pyxla.lowering.stablehlo import CustomCall, attributes, tensor_type
-from pyxla.registry import ensure_registered
 
 if TYPE_CHECKING:
     from pyxla.torch_ops.custom_op import CustomOp

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import warnings
 
-from pyxla.libraries import KERNELS_PACKAGE, op_names
+from pyxla.library.find import KERNELS_PACKAGE, op_names
 
 
 def load_op(name: str) -> None:

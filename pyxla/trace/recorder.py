@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from pyxla import registry
+from pyxla.library import register
 from pyxla.trace.places import Place, is_library
 from pyxla.trace.profile import Profile
 
@@ -118,7 +118,7 @@ class Recorder:
             ],
             "fallbacks": self.fallbacks(),
             "profile": self.profile.record(),
-            "libraries": {target: str(path) for (target, on), path in registry.registered().items() if on == "CUDA"},
+            "libraries": {target: str(path) for (target, on), path in register.registered().items() if on == "CUDA"},
             "counters": _counters(),
             "metrics": {name: {"count": d[0], "sum": d[1]} for name, d in data.items() if d},
             "samples": {

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from pyxla.errors import LibraryError, mismatch
-from pyxla.op_table import OpTable, op_of, rebuild
+from pyxla.library.op_table import OpTable, op_of, rebuild
 
 # The fields that are lists, and of what; the others are text.
 _LISTS = {"cuda_architectures": str, "ffi_api_version": int}
@@ -46,7 +46,7 @@ class Manifest:
         op: the op's name.
         library: the library's file name.
         sha256: SHA-256 of the library.
-        source_digest: SHA-256 over the sources, as pyxla/source_digest.py computes it.
+        source_digest: SHA-256 over the sources, as pyxla/library/source_digest.py computes it.
         compiler: the compilers and their versions.
         flags: all flags that shape the library's bytes.
         flags_digest: SHA-256 of `flags`.

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from pyxla import cuda_plugin, ffi_api, pjrt_api
 from pyxla.errors import LibraryError, mismatch
-from pyxla.libraries import Library, find_library, preloaded_libraries
-from pyxla.op_table import Handler
+from pyxla.library.find import Library, find_library, preloaded_libraries
+from pyxla.library.op_table import Handler
 
 _registered: dict[tuple[str, str], Path] = {}
 _lock = threading.Lock()
@@ -84,7 +84,7 @@ def register_library(
     """Registers the library's handlers of this platform.
 
     Args:
-        library: from pyxla.libraries.
+        library: from pyxla.library.find.
         platform: "Host" or "CUDA".
         capabilities: compute capabilities that its CUDA code is for; None: those of the GPUs that are here.
 

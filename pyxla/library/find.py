@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 
 from pyxla.errors import LibraryError, mismatch
-from pyxla.manifest import check_digest, check_table, check_wrapped, manifest_path, read_manifest
-from pyxla.op_table import OpTable, check_elf, read_op_table, rebuild
-from pyxla.source_digest import source_digest
+from pyxla.library.manifest import check_digest, check_table, check_wrapped, manifest_path, read_manifest
+from pyxla.library.op_table import OpTable, check_elf, read_op_table, rebuild
+from pyxla.library.source_digest import source_digest
 
 __all__ = ["Library"]
 
