@@ -36,7 +36,7 @@ def preload() -> list[str]:
 
 def plugin() -> dict[str, Any]:
     """The CUDA plugin."""
-    from pyxla.cuda_plugin import find_plugin
+    from pyxla.pjrt.cuda_plugin import find_plugin
 
     found = find_plugin()
     return {"path": str(found.path), "origin": found.origin, "cuda": found.cuda}
@@ -44,35 +44,35 @@ def plugin() -> dict[str, Any]:
 
 def api_version() -> dict[str, Any]:
     """The CUDA plugin with the version of its PJRT API, which pjrt_proxy takes."""
-    from pyxla import cuda_plugin, pjrt_api
     from pyxla.errors import PyxlaError
+    from pyxla.pjrt import c_api, cuda_plugin
 
     found = cuda_plugin.find_plugin()
     with contextlib.suppress(PyxlaError):  # `cuda_libraries` says what is wrong with them
         cuda_plugin.load_libraries(found)
-    version = pjrt_api.api_version(found.path)
+    version = c_api.api_version(found.path)
     cuda_plugin.check_api_version(found, version)
     return plugin() | {"api_version": version}
 
 
 def proxy() -> str:
     """The path of pjrt_proxy."""
-    from pyxla.cuda_plugin import proxy_path
+    from pyxla.pjrt.cuda_plugin import proxy_path
 
     return str(proxy_path())
 
 
 def cuda_libraries() -> tuple[str, ...]:
     """What the plugin opens by name: paths in wheels, names of the system's libraries."""
-    from pyxla.cuda_plugin import find_plugin, load_libraries
+    from pyxla.pjrt.cuda_plugin import find_plugin, load_libraries
 
     return load_libraries(find_plugin())
 
 
 def driver() -> dict[str, Any]:
     """The GPUs, the driver's CUDA version, and what the plugin finds wrong with it: message and hint, or None."""
-    from pyxla import cuda_plugin
     from pyxla.errors import PyxlaError
+    from pyxla.pjrt import cuda_plugin
 
     gpus = [(gpu.name, gpu.capability) for gpu in cuda_plugin.gpus()]
     found = {"gpus": gpus, "version": cuda_plugin.driver_version(), "problem": None}

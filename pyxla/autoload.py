@@ -13,10 +13,10 @@ from pathlib import Path
 
 from torch_xla.experimental.plugins import DevicePlugin
 
-from pyxla import cuda_plugin, pjrt_api
 from pyxla.errors import PyxlaError, mismatch
 from pyxla.library.find import op_names
 from pyxla.library.register import register_preloaded
+from pyxla.pjrt import c_api, cuda_plugin
 
 
 class Plugin(DevicePlugin):
@@ -47,7 +47,7 @@ class Plugin(DevicePlugin):
         return str(cuda_plugin.proxy_path())
 
     def client_create_options(self) -> dict[str, object]:
-        """Options of the vendor's plugin; pyxla.cuda_plugin.client_options says which."""
+        """Options of the vendor's plugin; pyxla.pjrt.cuda_plugin.client_options says which."""
         return cuda_plugin.client_options()
 
     def physical_chip_count(self) -> int:
@@ -64,7 +64,7 @@ def _prepare_cuda() -> None:
     cuda_plugin.client_options()
     cuda_plugin.load_libraries(plugin)
     try:
-        version = pjrt_api.api_version(plugin.path)
+        version = c_api.api_version(plugin.path)
     except (OSError, AttributeError) as error:
         raise PyxlaError(
             mismatch("CUDA", "plugin", "a PJRT plugin that can be loaded", f"{error} ({plugin.origin})"),

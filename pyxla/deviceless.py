@@ -16,12 +16,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pyxla import cuda_plugin, dump, hlo, hlo_text
+from pyxla import dump, hlo, hlo_text
 from pyxla.errors import ArgumentError, PyxlaError, mismatch
 from pyxla.hlo_module import Module
 from pyxla.inspection import Inspection, read_files
 from pyxla.library.find import find_library
 from pyxla.library.register import check_architecture, ensure_registered
+from pyxla.pjrt import cuda_plugin
 from pyxla.torch_ops.custom_op import NAMESPACE, find_op
 
 __all__ = ["compiled_for"]

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyxla import cuda_plugin
 from pyxla.errors import PyxlaError, mismatch
+from pyxla.pjrt import cuda_plugin
 
 __all__ = ["private_compilations"]
 

@@ -60,7 +60,7 @@ def pytest_sessionfinish(session) -> None:
 def _device() -> dict[str, str]:
     """Kind and name of the device that the checks ran on."""
     if os.environ["PJRT_DEVICE"] == "CUDA":
-        from pyxla.cuda_plugin import gpus
+        from pyxla.pjrt.cuda_plugin import gpus
 
         return {"kind": "cuda", "name": gpus()[0].name}
     from pyxla.benchmark.host import cpu_name

@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-from pyxla import cuda_plugin, ffi_api
 from pyxla.errors import ArgumentError, LibraryError, PyxlaError, mismatch
 from pyxla.library.find import Library, find_library
 from pyxla.library.register import check_architecture
+from pyxla.pjrt import cuda_plugin, ffi_c_api
 from pyxla.torch_ops.custom_op import CustomOp
 
 __all__ = ["Buffer", "prepare"]
@@ -163,12 +163,12 @@ class _Call:
         attributes: dict[str, tuple[str, Any]],
     ):
         self._kept: list[Any] = [operands, outputs]
-        self._handler = ffi_api.HANDLER(handler)
+        self._handler = ffi_c_api.HANDLER(handler)
         absent = Buffer(0, (0,), torch.bool)
-        self._frame = ffi_api.CallFrame.of(
+        self._frame = ffi_c_api.CallFrame.of(
             ctypes.pointer(_api()),
             None,
-            ffi_api.EXECUTE,
+            ffi_c_api.EXECUTE,
             self._buffers([operand or absent for operand in operands]),
             self._buffers(outputs),
             self._attributes(attributes),
@@ -196,40 +196,41 @@ class _Call:
         self._kept.append(array)
         return ctypes.cast(array, ctypes.POINTER(ctypes.c_int))
 
-    def _buffers(self, buffers: Sequence[Buffer]) -> ffi_api.Struct:
+    def _buffers(self, buffers: Sequence[Buffer]) -> ffi_c_api.Struct:
         addresses = []
         for buffer in buffers:
             dims = (ctypes.c_int64 * len(buffer.shape))(*buffer.shape)
             self._kept.append(dims)
             rank = len(buffer.shape)
-            made = ffi_api.Buffer.of(ffi_api.DTYPES[buffer.dtype], buffer.pointer, rank, dims)
+            made = ffi_c_api.Buffer.of(ffi_c_api.DTYPES[buffer.dtype], buffer.pointer, rank, dims)
             addresses.append(self._keep(made))
-        types = self._types([ffi_api.BUFFER] * len(buffers))
-        return ffi_api.Buffers.of(len(buffers), types, self._list(addresses))
+        types = self._types([ffi_c_api.BUFFER] * len(buffers))
+        return ffi_c_api.Buffers.of(len(buffers), types, self._list(addresses))
 
-    def _attributes(self, attributes: dict[str, tuple[str, Any]]) -> ffi_api.Struct:
+    def _attributes(self, attributes: dict[str, tuple[str, Any]]) -> ffi_c_api.Struct:
         # XLA sorts them by name, and handlers look them up in that order.
         made = [
-            (self._keep(ffi_api.ByteSpan.of(name)), *self._attribute(*attributes[name])) for name in sorted(attributes)
+            (self._keep(ffi_c_api.ByteSpan.of(name)), *self._attribute(*attributes[name]))
+            for name in sorted(attributes)
         ]
         names, types, values = zip(*made, strict=True) if made else ((), (), ())
-        return ffi_api.Attributes.of(len(made), self._types(types), self._list(names), self._list(values))
+        return ffi_c_api.Attributes.of(len(made), self._types(types), self._list(names), self._list(values))
 
     def _attribute(self, kind: str, value: Any) -> tuple[int, int]:
         """Type and address, as pyxla.lowering.stablehlo.attribute writes it for XLA."""
         if kind == "str":
-            return ffi_api.STRING, self._keep(ffi_api.ByteSpan.of(value))
+            return ffi_c_api.STRING, self._keep(ffi_c_api.ByteSpan.of(value))
         if kind == "bool":
-            return ffi_api.SCALAR, self._keep(
-                ffi_api.Scalar(ffi_api.DTYPES[torch.bool], self._keep(ctypes.c_bool(value)))
+            return ffi_c_api.SCALAR, self._keep(
+                ffi_c_api.Scalar(ffi_c_api.DTYPES[torch.bool], self._keep(ctypes.c_bool(value)))
             )
         c_type, dtype = (ctypes.c_int64, torch.int64) if kind.startswith("int") else (ctypes.c_double, torch.float64)
-        code = ffi_api.DTYPES[dtype]
+        code = ffi_c_api.DTYPES[dtype]
         if kind in ("int", "float"):
-            return ffi_api.SCALAR, self._keep(ffi_api.Scalar(code, self._keep(c_type(value))))
+            return ffi_c_api.SCALAR, self._keep(ffi_c_api.Scalar(code, self._keep(c_type(value))))
         items = value if kind.endswith("[]") else [] if value is None else [value]
         data = self._keep((c_type * len(items))(*items))
-        return ffi_api.ARRAY, self._keep(ffi_api.Array(code, len(items), data))
+        return ffi_c_api.ARRAY, self._keep(ffi_c_api.Array(code, len(items), data))
 
 
 # The functions of the API that a handler calls. An error is a number that stands for its text.
@@ -238,7 +239,7 @@ _errors_lock = threading.Lock()
 
 
 def _error_create(address: int) -> int:
-    args = ffi_api.ErrorCreateArgs.from_address(address)
+    args = ffi_c_api.ErrorCreateArgs.from_address(address)
     with _errors_lock:
         number = max(_errors, default=0) + 1
         _errors[number] = (args.message or b"").decode(errors="replace")
@@ -246,21 +247,21 @@ def _error_create(address: int) -> int:
 
 
 def _error_destroy(address: int) -> None:
-    _errors.pop(ffi_api.MessageArgs.from_address(address).error, None)
+    _errors.pop(ffi_c_api.MessageArgs.from_address(address).error, None)
 
 
 def _stream_get(address: int) -> None:
-    args = ffi_api.ContextArgs.from_address(address)
+    args = ffi_c_api.ContextArgs.from_address(address)
     args.value = ctypes.c_void_p.from_address(args.context).value
 
 
 def _thread_pool_schedule(address: int) -> None:
-    args = ffi_api.ScheduleArgs.from_address(address)
+    args = ffi_c_api.ScheduleArgs.from_address(address)
     _threads().submit(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(args.task), args.data)
 
 
 def _thread_pool_num_threads(address: int) -> None:
-    args = ffi_api.ContextArgs.from_address(address)
+    args = ffi_c_api.ContextArgs.from_address(address)
     ctypes.c_int64.from_address(args.value).value = _thread_count()
 
 
@@ -274,15 +275,15 @@ def _threads() -> ThreadPoolExecutor:
 
 
 @cache
-def _api() -> ffi_api.Struct:
+def _api() -> ffi_c_api.Struct:
     returns_error = {
         "stream_get": _stream_get,
         "thread_pool_schedule": _thread_pool_schedule,
         "thread_pool_num_threads": _thread_pool_num_threads,
         "error_create": _error_create,
     }
-    api = ffi_api.Api.of(ffi_api.Version.of(0, 1), None)
-    functions = {name: ffi_api.HANDLER(function) for name, function in returns_error.items()}
+    api = ffi_c_api.Api.of(ffi_c_api.Version.of(0, 1), None)
+    functions = {name: ffi_c_api.HANDLER(function) for name, function in returns_error.items()}
     functions["error_destroy"] = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_error_destroy)
     for name, function in functions.items():
         setattr(api, name, ctypes.cast(function, ctypes.c_void_p).value)

@@ -5,8 +5,8 @@ XLA keeps a failed execution's error, and torch_xla raises it once more at the n
 
 from __future__ import annotations
 
-from pyxla import cuda_plugin
 from pyxla.errors import PyxlaError
+from pyxla.pjrt import cuda_plugin
 
 # What XLA writes in front of a handler's own words.
 _STATUS = ("INVALID_ARGUMENT: ", "INTERNAL: ")

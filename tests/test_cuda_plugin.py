@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pyxla import cuda_plugin
-from pyxla.cuda_plugin import Plugin
 from pyxla.errors import PyxlaError
+from pyxla.pjrt import cuda_plugin
+from pyxla.pjrt.cuda_plugin import Plugin
 from tests.conftest import ROOT
 
 PLUGIN = Plugin(Path("/plugin.so"), "jax-cuda13-pjrt 0.11.2", 13)

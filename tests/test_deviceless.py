@@ -13,8 +13,9 @@ from pyxla_kernels.common.custom_calls import to_xla
 
 import pyxla
 from devtool.hlo_output import GPUS
-from pyxla import ArgumentError, LibraryError, PyxlaError, cuda_plugin, deviceless, hlo, hlo_text
+from pyxla import ArgumentError, LibraryError, PyxlaError, deviceless, hlo, hlo_text
 from pyxla.nn import in_mode
+from pyxla.pjrt import cuda_plugin
 from tests.conftest import ROOT
 from tests.nn_served import Served
 

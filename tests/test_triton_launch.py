@@ -15,11 +15,12 @@ import torch
 from pyxla_kernels.rms_norm_triton.cases import CASES
 from pyxla_kernels.rms_norm_triton.rms_norm_triton import rms_norm_triton
 
-from pyxla import cuda_plugin, raw_call
+from pyxla import raw_call
 from pyxla.errors import PyxlaError
 from pyxla.library.find import Library
 from pyxla.library.op_table import read_op_table
 from pyxla.library.register import check_architecture
+from pyxla.pjrt import cuda_plugin
 from tests.conftest import ROOT
 from tests.devtool_tree import Tree, needs_nvcc
 

@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn.functional import embedding, linear
 
 from examples.llama.config import LlamaConfig
-from pyxla.cuda_plugin import gpus
 from pyxla.nn import AttentionMetadata, XlaGpuAttention, op_on
+from pyxla.pjrt.cuda_plugin import gpus
 
 if TYPE_CHECKING:
     from torch_xla.distributed.spmd import Mesh

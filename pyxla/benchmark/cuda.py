@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from pyxla import cuda_plugin
 from pyxla.errors import PyxlaError, mismatch
+from pyxla.pjrt import cuda_plugin
 from pyxla.raw_call import Buffer
 
 # Written between two calls: more than the L2 cache of any GPU holds (H200: 50 MiB, B200: 126 MiB).

@@ -1,7 +1,7 @@
 """Registers the handlers of a library with XLA, each target once per process.
 
 torch_xla's own `_xla_register_custom_call_target` cannot register a typed FFI handler. For the platform "Host" `_XLAC`
-exports XLA_FFI_GetApi, whose table does it; for "CUDA" the plugin has an extension (pyxla/pjrt_api.py).
+exports XLA_FFI_GetApi, whose table does it; for "CUDA" the plugin has an extension (pyxla/pjrt/c_api.py).
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from pyxla import cuda_plugin, ffi_api, pjrt_api
 from pyxla.errors import LibraryError, mismatch
 from pyxla.library.find import Library, find_library, preloaded_libraries
 from pyxla.library.op_table import Handler
+from pyxla.pjrt import c_api, cuda_plugin, ffi_c_api
 
 _registered: dict[tuple[str, str], Path] = {}
 _lock = threading.Lock()
 
 
 @cache
-def _host_api() -> ffi_api.Api:
+def _host_api() -> ffi_c_api.Api:
     import torch_xla
 
     library = ctypes.CDLL(torch_xla._XLAC.__file__)
-    library.XLA_FFI_GetApi.restype = ctypes.POINTER(ffi_api.Api)
+    library.XLA_FFI_GetApi.restype = ctypes.POINTER(ffi_c_api.Api)
     return library.XLA_FFI_GetApi().contents
 
 
@@ -165,25 +165,25 @@ def check_architecture(library: Library, capability: tuple[int, int]) -> None:
 
 
 def _register_cuda(handler: Handler) -> str | None:
-    return pjrt_api.register_custom_call(cuda_plugin.find_plugin().path, handler)
+    return c_api.register_custom_call(cuda_plugin.find_plugin().path, handler)
 
 
 def _register_host(handler: Handler) -> str | None:
     """Returns XLA's refusal, or None."""
     api = _host_api()
-    args = ffi_api.RegisterArgs.of(
-        ffi_api.ByteSpan.of(handler.target),
-        ffi_api.ByteSpan.of(handler.platform),
+    args = ffi_c_api.RegisterArgs.of(
+        ffi_c_api.ByteSpan.of(handler.target),
+        ffi_c_api.ByteSpan.of(handler.platform),
         handler.instantiate,
         handler.prepare,
         handler.initialize,
         handler.execute,
         0,
     )
-    error = ffi_api.HANDLER(api.handler_register)(ctypes.addressof(args))
+    error = ffi_c_api.HANDLER(api.handler_register)(ctypes.addressof(args))
     if not error:
         return None
-    message = ffi_api.MessageArgs.of(error, None)
+    message = ffi_c_api.MessageArgs.of(error, None)
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(api.error_get_message)(ctypes.addressof(message))
     text = (message.message or b"").decode()
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(api.error_destroy)(ctypes.addressof(message))

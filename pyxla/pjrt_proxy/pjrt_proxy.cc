@@ -19,7 +19,7 @@
 //   PJRT_Client_Compile appends them to torch_xla's (pyxla_set_compile_options). Both are bytes of one protocol buffer
 //   message, and bytes behind a message's are merged into it.
 //
-// The vendor's plugin is the one that PYXLA_PJRT_PLUGIN names; pyxla/cuda_plugin.py sets it.
+// The vendor's plugin is the one that PYXLA_PJRT_PLUGIN names; pyxla/pjrt/cuda_plugin.py sets it.
 #include <dlfcn.h>
 
 #include <cstdio>

@@ -1,0 +1,1 @@
+"""XLA's runtime: the CUDA plugin and the C structs of PJRT and of FFI calls."""
