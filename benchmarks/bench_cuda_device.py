@@ -91,7 +91,8 @@ def compare_captured_calls() -> None:
     from paired import paired
     from pyxla_kernels.simple_add.simple_add import simple_add
 
-    from pyxla import hlo, hlo_text, raw_call
+    from pyxla import hlo, raw_call
+    from pyxla.hlo import text as hlo_text
 
     length, size = 136, 1024
     x, y = torch.zeros(size, device=torch_xla.device()), torch.ones(size, device=torch_xla.device())

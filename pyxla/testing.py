@@ -18,11 +18,13 @@ from typing import Any
 
 import torch
 
-from pyxla import dump, hlo, hlo_text
+from pyxla import hlo
 from pyxla.case import BadInput, Case, cases_of
 from pyxla.compare import Worst, worst_element
-from pyxla.dump import compilations
 from pyxla.errors import PyxlaError
+from pyxla.hlo import dump
+from pyxla.hlo import text as hlo_text
+from pyxla.hlo.dump import compilations
 from pyxla.raw_memory import call_raw
 from pyxla.sync import drain_errors
 from pyxla.torch_ops.custom_op import CustomOp

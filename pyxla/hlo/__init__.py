@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from pyxla import hlo_text
-from pyxla.dump import dump_folder, dump_to, dumping, final_thunks, written_files
+from pyxla.hlo import text as hlo_text
+from pyxla.hlo.dump import dump_folder, dump_to, dumping, final_thunks, written_files
 
 __all__ = ["dump_folder", "dump_to", "dumping", "lowered", "optimized_modules", "stablehlo", "thunk_sequences"]
 
@@ -76,7 +76,7 @@ def _as_stablehlo(text: str) -> Iterator[Any]:
 def optimized_modules() -> Iterator[list[str]]:
     """Collects the optimised modules that XLA compiles inside the block; the list is filled when the block ends.
 
-    It sees what is new to XLA; `pyxla.dump.private_compilations`, around it, makes everything new.
+    It sees what is new to XLA; `pyxla.hlo.dump.private_compilations`, around it, makes everything new.
     """
     with _texts("*after_optimizations.txt") as modules:
         yield modules

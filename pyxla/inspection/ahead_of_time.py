@@ -16,10 +16,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pyxla import dump, hlo, hlo_text
+from pyxla import hlo
 from pyxla.errors import ArgumentError, PyxlaError, mismatch
-from pyxla.hlo_module import Module
-from pyxla.inspection import Inspection, read_files
+from pyxla.hlo import dump
+from pyxla.hlo import text as hlo_text
+from pyxla.hlo.module import Module
+from pyxla.inspection.inspection import Inspection, read_files
 from pyxla.library.find import find_library
 from pyxla.library.register import check_architecture, ensure_registered
 from pyxla.pjrt import cuda_plugin

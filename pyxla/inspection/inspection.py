@@ -2,8 +2,8 @@
 
     print(pyxla.inspect(step, x, weight))
 
-`inspect` runs the function while XLA writes down what it compiles (pyxla/dump.py); nothing is set beforehand. The data
-is plain: `as_json` gives all of it.
+`inspect` runs the function while XLA writes down what it compiles (pyxla/hlo/dump.py); nothing is set beforehand. The
+data is plain: `as_json` gives all of it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pyxla import dump
 from pyxla.errors import ArgumentError, PyxlaError, mismatch
-from pyxla.hlo_module import Call, Module, read_module
+from pyxla.hlo import dump
+from pyxla.hlo.module import Call, Module, read_module
 
 _BEFORE = "before_optimizations.txt"
 _AFTER = "after_optimizations.txt"
@@ -45,7 +45,7 @@ class Inspection:
         return _plain(dataclasses.asdict(self))
 
     def __str__(self) -> str:
-        from pyxla.inspection_text import describe
+        from pyxla.inspection.text import describe
 
         return describe(self)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from pyxla.hlo_text import Instruction, fields_of, instruction_of, split
+from pyxla.hlo.text import Instruction, fields_of, instruction_of, split
 
 __all__ = ["CALLS", "Graph", "Node", "Source", "Use"]
 

@@ -1,4 +1,4 @@
-"""Saves a function that uses our ops as one file; pyxla/artifact.py loads it, pyxla/artifact_file.py is its form.
+"""Saves a function that uses our ops as one file: archive.py is its form, load.py loads it.
 
 The function is called once on lazily traced tensors, as it would be without us, and torch_xla's own converter makes
 StableHLO of the graph: it keeps custom calls with their attributes, layouts and aliases. Why not torch.export first: it
@@ -16,11 +16,8 @@ from typing import Any
 
 import torch
 
-from pyxla.artifact import TARGET_PREFIX, bytes_of_tensor, module_targets, platform, read_module
-from pyxla.artifact_file import MODULE, write_artifact
-from pyxla.artifact_manifest import DTYPES, CallTarget, Manifest, Output, Tensor, installed_versions
-from pyxla.errors import ArgumentError, mismatch
-from pyxla.lazy_trace import (
+from pyxla.artifact.archive import MODULE, write_artifact
+from pyxla.artifact.capture import (
     data_of,
     host_events,
     numbers_as_constants,
@@ -28,6 +25,9 @@ from pyxla.lazy_trace import (
     scalars_of_their_own,
     xla_tensors,
 )
+from pyxla.artifact.load import TARGET_PREFIX, bytes_of_tensor, module_targets, platform, read_module
+from pyxla.artifact.manifest import DTYPES, CallTarget, Manifest, Output, Tensor, installed_versions
+from pyxla.errors import ArgumentError, mismatch
 from pyxla.library.find import find_library
 from pyxla.library.manifest import file_digest
 from pyxla.op.arguments import dtype_name

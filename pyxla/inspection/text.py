@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pyxla.hlo_copies import Copy
-from pyxla.hlo_module import Call, Module, Neighbour, Result
-from pyxla.inspection import Inspection
-from pyxla.memory_plan import MemoryPlan
+from pyxla.hlo.buffer_assignment import MemoryPlan
+from pyxla.hlo.copies import Copy
+from pyxla.hlo.module import Call, Module, Neighbour, Result
+from pyxla.inspection.inspection import Inspection
 
 
 def describe(inspection: Inspection) -> str:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyxla.inspection import Inspection
+from pyxla.inspection.inspection import Inspection
 from pyxla.library.find import find_library
 from pyxla.library.kernel_names import kernel_names
 from pyxla.torch_ops.custom_op import NAMESPACE, find_op

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyxla.hlo_graph import Graph, Node, Source, arrays, bytes_of, dims_and_order
-from pyxla.hlo_text import input_output_aliases
+from pyxla.hlo.graph import Graph, Node, Source, arrays, bytes_of, dims_and_order
+from pyxla.hlo.text import input_output_aliases
 
 __all__ = ["Copy", "find_copies"]
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pyxla.compiled_on_mesh import mend_compiled_functions
 from pyxla.errors import ArgumentError, mismatch
 from pyxla.op.placements import Sharding
+from pyxla.spmd.torch_xla_patches import mend_compiled_functions
 from pyxla.torch_ops.custom_op import CustomOp
 
 if TYPE_CHECKING:

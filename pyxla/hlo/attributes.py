@@ -6,7 +6,7 @@ import re
 import struct
 from typing import Any
 
-from pyxla.hlo_text import split
+from pyxla.hlo.text import split
 
 __all__ = ["decode"]
 

@@ -18,9 +18,9 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyxla.dump import compilations
 from pyxla.errors import ArgumentError, mismatch
-from pyxla.inspection import Inspection
+from pyxla.hlo.dump import compilations
+from pyxla.inspection.inspection import Inspection
 
 
 def assert_custom_calls(seen: Inspection, op: str, count: int = 1) -> None:

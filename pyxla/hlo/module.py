@@ -7,10 +7,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from pyxla import hlo_attributes, hlo_text
-from pyxla.hlo_copies import Copy, find_copies
-from pyxla.hlo_graph import CALLS, Graph, Node, Source, arrays
-from pyxla.memory_plan import MemoryPlan, read_memory_plan
+from pyxla.hlo import attributes as hlo_attributes
+from pyxla.hlo import text as hlo_text
+from pyxla.hlo.buffer_assignment import MemoryPlan, read_memory_plan
+from pyxla.hlo.copies import Copy, find_copies
+from pyxla.hlo.graph import CALLS, Graph, Node, Source, arrays
 
 __all__ = ["Call", "Module", "Neighbour", "Operand", "Result", "read_module"]
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from pyxla import hlo_text
-from pyxla.artifact_file import MODULE, ArtifactFile
-from pyxla.artifact_manifest import CallTarget, Manifest, Tensor
+from pyxla.artifact.archive import MODULE, ArtifactFile
+from pyxla.artifact.manifest import CallTarget, Manifest, Tensor
 from pyxla.errors import ArgumentError, ArtifactError, mismatch
+from pyxla.hlo import text as hlo_text
 from pyxla.library.find import find_library
 from pyxla.library.register import ensure_registered
 from pyxla.lowering.lower import await_uploads

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pyxla.artifact_manifest import FORMAT, Manifest, read_manifest
+from pyxla.artifact.manifest import FORMAT, Manifest, read_manifest
 from pyxla.errors import ArtifactError, mismatch
 
 MANIFEST, MODULE = "manifest.json", "module.stablehlo"
