@@ -30,7 +30,7 @@ def load_cases(op_name: str, folder: str) -> list[Any]:
             raise
         hint = "copy kernels/simple_add/cases.py and adapt it"
         raise DevtoolError(f"hlo: {op_name}: expected {wanted}, got none", hint) from None
-    from pyxla.case import cases_name, cases_of
+    from pyxla.testing.case import cases_name, cases_of
     from pyxla.torch_ops import discovery
     from pyxla.torch_ops.custom_op import find_op
 

@@ -52,7 +52,7 @@ def pytest_runtest_setup() -> None:
 def pytest_sessionfinish(session) -> None:
     path = session.config.getoption("--pyxla-records")
     if path:
-        from pyxla.testing import RECORDS
+        from pyxla.testing.op_checks import RECORDS
 
         Path(path).write_text(json.dumps({"device": _device(), "checks": RECORDS}))
 

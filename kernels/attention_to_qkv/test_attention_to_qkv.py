@@ -7,7 +7,7 @@ from pyxla_kernels.attention_to_qkv.cases import BAD_INPUTS, CASES
 from pyxla_kernels.attention_to_qkv.inputs import ROUNDINGS, arguments, torch_attention_to_qkv
 
 from pyxla import testing
-from pyxla.compare import compare
+from pyxla.testing.tolerance import compare
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -13,7 +13,7 @@ from pyxla_kernels.attention_to_qkv.inputs import ROUNDINGS
 from pyxla_kernels.common.checks_on_xla import is_cuda
 
 from pyxla import testing
-from pyxla.compare import compare
+from pyxla.testing.tolerance import compare
 
 
 def on_xla(made: dict) -> dict:

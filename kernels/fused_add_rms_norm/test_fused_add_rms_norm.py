@@ -6,7 +6,7 @@ from pyxla_kernels.fused_add_rms_norm.cases import BAD_INPUTS, CASES
 from pyxla_kernels.fused_add_rms_norm.fused_add_rms_norm import fused_add_rms_norm
 
 from pyxla import testing
-from pyxla.compare import compare
+from pyxla.testing.tolerance import compare
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

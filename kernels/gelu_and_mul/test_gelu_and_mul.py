@@ -11,7 +11,7 @@ from pyxla_kernels.gelu_and_mul.cases import BAD_INPUTS, CASES
 from pyxla_kernels.gelu_and_mul.gelu_and_mul import gelu_and_mul
 
 from pyxla import testing
-from pyxla.compare import compare
+from pyxla.testing.tolerance import compare
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

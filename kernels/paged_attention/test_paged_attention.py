@@ -12,7 +12,7 @@ from pyxla_kernels.paged_attention.cases import BAD_INPUTS, CASES, PAGED_ATTENTI
 from pyxla_kernels.paged_attention.paged_attention import paged_attention, paged_attention_lse
 
 from pyxla import ArgumentError, PyxlaError, sync, testing
-from pyxla.compare import compare
+from pyxla.testing.tolerance import compare
 
 # On CUDA each has kernels of its own.
 EITHER_DTYPE = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -7,7 +7,7 @@ from pyxla_kernels.reshape_and_cache.cases import BAD_INPUTS, CASES, arguments
 from pyxla_kernels.reshape_and_cache.reshape_and_cache import reshape_and_cache
 
 from pyxla import testing
-from pyxla.compare import compare
+from pyxla.testing.tolerance import compare
 
 FLOAT8 = torch.float8_e4m3fn
 

@@ -7,7 +7,7 @@ from pyxla_kernels.rms_norm.cases import BAD_INPUTS, CASES
 from pyxla_kernels.rms_norm.rms_norm import rms_norm
 
 from pyxla import testing
-from pyxla.compare import compare
+from pyxla.testing.tolerance import compare
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

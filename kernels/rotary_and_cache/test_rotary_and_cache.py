@@ -7,7 +7,7 @@ from pyxla_kernels.rotary_and_cache.cases import BAD_INPUTS, CASES, arguments
 from pyxla_kernels.rotary_and_cache.rotary_and_cache import rotary_and_cache
 
 from pyxla import testing
-from pyxla.compare import compare
+from pyxla.testing.tolerance import compare
 
 FLOAT8 = torch.float8_e4m3fn
 

@@ -11,7 +11,7 @@ from pyxla_kernels.silu_and_mul.cases import BAD_INPUTS, CASES
 from pyxla_kernels.silu_and_mul.silu_and_mul import silu_and_mul
 
 from pyxla import testing
-from pyxla.compare import compare
+from pyxla.testing.tolerance import compare
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

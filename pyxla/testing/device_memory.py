@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pyxla.errors import PyxlaError, mismatch
-from pyxla.raw_call import Buffer, in_order, prepare
+from pyxla.testing.direct_call import Buffer, in_order, prepare
 from pyxla.torch_ops.custom_op import CustomOp
 
 __all__ = ["call_raw"]

@@ -1,10 +1,6 @@
-"""The checks that every op passes, for its test file: `@pytest.mark.parametrize("check", testing.CHECKS)`.
+"""The checks of one case: of the numbers, against the reference in float64, and of what XLA compiled.
 
-A case is run lazily on XLA tensors, compiled with backend "openxla", and on CPU tensors; numbers are compared with the
-reference in float64. Each check records what it saw; `devtool test` shows the records as a table.
-
-pytest needs `-p pyxla.pytest_plugin`, which `devtool test` passes: it sets the device (`--device cpu|cuda`), lets XLA
-dump its modules, and writes the records (`--pyxla-records FILE`); `--raw` keeps only `check_raw`.
+A case is run lazily on XLA tensors, compiled with backend "openxla", and on CPU tensors. Each check leaves a record.
 """
 
 from __future__ import annotations
@@ -19,32 +15,15 @@ from typing import Any
 import torch
 
 from pyxla import hlo
-from pyxla.case import BadInput, Case, cases_of
-from pyxla.compare import Worst, worst_element
 from pyxla.errors import PyxlaError
 from pyxla.hlo import dump
 from pyxla.hlo import text as hlo_text
 from pyxla.hlo.dump import compilations
-from pyxla.raw_memory import call_raw
 from pyxla.sync import drain_errors
+from pyxla.testing.case import BadInput, Case
+from pyxla.testing.device_memory import call_raw
+from pyxla.testing.tolerance import Worst, worst_element
 from pyxla.torch_ops.custom_op import CustomOp
-
-__all__ = [
-    "CHECKS",
-    "BadInput",
-    "Case",
-    "cases_of",
-    "check_bad_input",
-    "check_compiled",
-    "check_cpu",
-    "check_hlo",
-    "check_in_place",
-    "check_lazy",
-    "check_opcheck",
-    "check_raw",
-    "compilations",
-    "oracle",
-]
 
 RECORDS: list[dict[str, Any]] = []
 
