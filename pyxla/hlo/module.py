@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,7 +125,14 @@ class Module:
         return dict(left)
 
 
-def read_module(before: str, after: str, assignment: str = "", thunks: str | None = None) -> Module:
+def read_module(
+    before: str,
+    after: str,
+    assignment: str = "",
+    thunks: str | None = None,
+    *,
+    optional: Mapping[str, Collection[str]] | None = None,
+) -> Module:
     """A module from the texts that XLA writes.
 
     Args:
@@ -132,11 +140,12 @@ def read_module(before: str, after: str, assignment: str = "", thunks: str | Non
         after: the module after it.
         assignment: the buffer assignment, or empty.
         thunks: what XLA:CUDA will run, or None.
+        optional: target -> names of its attributes that are optional numbers: arrays of none or one element.
     """
     graph = Graph(after)
     texts = {call.name: call for call in hlo_text.custom_calls(after)}
     nodes = [node for node in graph.running if node.opcode in CALLS and node.name in texts]
-    calls = tuple(_call(node, texts[node.name], graph) for node in nodes)
+    calls = tuple(_call(node, texts[node.name], graph, optional or {}) for node in nodes)
     name = re.match(r"HloModule ([^,\s]+)", after)
     return Module(
         name=name[1] if name else "",
@@ -151,7 +160,7 @@ def read_module(before: str, after: str, assignment: str = "", thunks: str | Non
     )
 
 
-def _call(node: Node, text: hlo_text.CustomCall, graph: Graph) -> Call:
+def _call(node: Node, text: hlo_text.CustomCall, graph: Graph, optional: Mapping[str, Collection[str]]) -> Call:
     shared = {int(result or 0): int(operand) for result, operand in re.findall(r"\{(\d*)\}: \((\d+)", text.aliasing)}
     shapes = arrays(node.shape)
     uses = graph.uses.get(node.name, [])
@@ -169,7 +178,11 @@ def _call(node: Node, text: hlo_text.CustomCall, graph: Graph) -> Call:
     for name, stated in zip(node.operands, (*text.operands, *[""] * len(node.operands)), strict=False):
         source = graph.source(name)
         operands.append(Operand(stated or _shape(source), _neighbour(source.node, graph) if source else None))
-    attributes = _of_the_schema(text.target, hlo_attributes.decode(text.attributes))
+    absentable = optional.get(text.target, ())
+    attributes = {
+        name: (value[0] if value else None) if isinstance(value, list) and name in absentable else value
+        for name, value in hlo_attributes.decode(text.attributes).items()
+    }
     return Call(node.name, text.target, tuple(operands), results, attributes, text.api_version)
 
 
@@ -181,15 +194,3 @@ def _shape(source: Source | None) -> str:
 def _neighbour(node: Node, graph: Graph) -> Neighbour:
     fused = dict.fromkeys(inner.opcode for inner in graph.body(node) if inner.opcode not in _INSIDE)
     return Neighbour(node.name, node.opcode, tuple(fused), graph.parameters.get(node.name))
-
-
-def _of_the_schema(target: str, attributes: dict[str, Any]) -> dict[str, Any]:
-    """An optional number of a pyxla op is an array of none or one element in the call."""
-    from pyxla.torch_ops.custom_op import NAMESPACE, _ops
-
-    op = _ops.get(target.removeprefix(f"{NAMESPACE}_"))
-    kinds = {a.name: a.kind for a in op.schema.attributes} if op else {}
-    return {
-        name: (value[0] if value else None) if kinds.get(name, "").endswith("?") and isinstance(value, list) else value
-        for name, value in attributes.items()
-    }

@@ -24,8 +24,9 @@ from pyxla.hlo.module import Module
 from pyxla.inspection.inspection import Inspection, read_files
 from pyxla.library.find import find_library
 from pyxla.library.register import check_architecture, ensure_registered
+from pyxla.op.definition import NAMESPACE
 from pyxla.pjrt import cuda_plugin
-from pyxla.torch_ops.custom_op import NAMESPACE, find_op
+from pyxla.torch_ops.custom_op import find_op
 
 __all__ = ["compiled_for"]
 

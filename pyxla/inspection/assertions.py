@@ -142,7 +142,7 @@ def _fallbacks() -> Counter[str]:
 
 
 def _targets(op: str) -> set[str]:
-    from pyxla.torch_ops.custom_op import NAMESPACE
+    from pyxla.op.definition import NAMESPACE
 
     return {op, f"{NAMESPACE}_{op}"}
 

@@ -19,6 +19,8 @@ from typing import Any
 from pyxla.errors import ArgumentError, PyxlaError, mismatch
 from pyxla.hlo import dump
 from pyxla.hlo.module import Call, Module, read_module
+from pyxla.inspection.text import describe
+from pyxla.torch_ops.custom_op import optional_attributes
 
 _BEFORE = "before_optimizations.txt"
 _AFTER = "after_optimizations.txt"
@@ -45,9 +47,7 @@ class Inspection:
         return _plain(dataclasses.asdict(self))
 
     def __str__(self) -> str:
-        from pyxla.inspection.text import describe
-
-        return describe(self)
+        return describe(self.modules, self.device)
 
 
 def inspect(fn: Callable, *args: Any, **kwargs: Any) -> Inspection:
@@ -138,7 +138,11 @@ def _read_module(before: Path) -> Module | None:
         return None
     thunks = [path.read_text() for path in dump.final_thunks(beside)]
     return read_module(
-        before.read_text(), after, text_of("-buffer-assignment.txt") or "", thunks[0] if thunks else None
+        before.read_text(),
+        after,
+        text_of("-buffer-assignment.txt") or "",
+        thunks[0] if thunks else None,
+        optional=optional_attributes(),
     )
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from pyxla.inspection.inspection import Inspection
 from pyxla.library.find import find_library
 from pyxla.library.kernel_names import kernel_names
-from pyxla.torch_ops.custom_op import NAMESPACE, find_op
+from pyxla.op.definition import NAMESPACE
+from pyxla.torch_ops.custom_op import find_op
 
 __all__ = ["DeviceTimes", "kernels_in", "op_of", "profiling"]
 

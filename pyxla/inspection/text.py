@@ -1,22 +1,22 @@
-"""An Inspection as text, for people."""
+"""What XLA compiled as text, for people."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pyxla.hlo.buffer_assignment import MemoryPlan
 from pyxla.hlo.copies import Copy
 from pyxla.hlo.module import Call, Module, Neighbour, Result
-from pyxla.inspection.inspection import Inspection
 
 
-def describe(inspection: Inspection) -> str:
+def describe(modules: Iterable[Module], device: str) -> str:
     """A block per module: its custom calls, its copies, its memory.
 
     Args:
-        inspection: what to describe.
+        modules: what XLA compiled.
+        device: "CPU" or "CUDA".
     """
-    return "\n\n".join("\n".join(_module(module, inspection.device)).rstrip() for module in inspection.modules)
+    return "\n\n".join("\n".join(_module(module, device)).rstrip() for module in modules)
 
 
 def size(count: int) -> str:
