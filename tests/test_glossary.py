@@ -1,0 +1,27 @@
+"""docs/glossary.md: sorted, and of words that the project uses."""
+
+import re
+
+from tests.conftest import ROOT
+from tests.test_layers import files
+
+GLOSSARY = ROOT / "docs/glossary.md"
+TERMS = re.findall(r"^- \*\*(.+?)\*\*: ", GLOSSARY.read_text(), re.MULTILINE)
+
+
+def unused(terms: list[str], texts: list[str]) -> list[str]:
+    words = {term: re.compile(rf"\b{re.escape(term).replace(r'\ ', r'\s+')}s?\b", re.IGNORECASE) for term in terms}
+    return [term for term, pattern in words.items() if not any(pattern.search(text) for text in texts)]
+
+
+def test_terms_are_sorted_and_defined_once():
+    assert len(TERMS) > 25
+    assert sorted(set(TERMS), key=str.lower) == TERMS
+
+
+def test_every_term_is_used():
+    paths = [p for p in files() if p.suffix in {".md", ".py", ".h", ".cc", ".cu", ".cuh"}]
+    texts = [p.read_text() for p in paths if p not in (GLOSSARY, ROOT / "tests/test_glossary.py")]
+    assert len(texts) > 200
+    assert unused(TERMS, texts) == []
+    assert unused(["warpgroup of zebras"], texts) == ["warpgroup of zebras"]
