@@ -1,7 +1,7 @@
 """The runs that docs/bench keeps, and the tables that docs/measurements.md shows of them.
 
-docs/bench/<device>/<op>.json is the last kept run of an op on a device, in the form of `devtool bench --json` but smaller:
-five numbers replace the samples of a layer (least, quartiles, greatest), which have the same median and quartiles.
+docs/bench/<device>/<op>.json is the last kept run of an op on a device, in the form of `devtool bench --json`, but
+smaller: five numbers (least, quartiles, greatest) replace the samples of a layer, with the same median and quartiles.
 `devtool bench --load` shows it like any other run.
 """
 
