@@ -118,8 +118,8 @@ def _runs(runs: Sequence[Run]) -> Iterator[str]:
         document = same[0].document
         versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
         rates = " and ".join(rate(same[0].rate(name), name) for name in ("copy", "matrix"))
-        yield f"- {date[:10]}, {rates}, {versions}: `devtool bench {ops} --device {document['device']['kind']}"
-        yield f"  {_layers(same)}--rounds {document['rounds']}`"
+        options = f"--device {document['device']['kind']} {_layers(same)}--rounds {document['rounds']}"
+        yield f"- {date[:10]}, {rates}, {versions}: `devtool bench {ops} {options}`"
 
 
 def _layers(runs: Sequence[Run]) -> str:
