@@ -10,8 +10,8 @@ from pyxla import testing
 from pyxla.testing.tolerance import compare
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_op(check, case):
     check(attention_to_qkv, case)
 

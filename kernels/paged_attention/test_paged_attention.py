@@ -76,8 +76,8 @@ def dense(a: dict) -> tuple[torch.Tensor, torch.Tensor]:
     return out, lse
 
 
-@pytest.mark.parametrize(("op", "case"), OPS, ids=lambda value: getattr(value, "name", None))
 @pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(("op", "case"), OPS, ids=lambda value: getattr(value, "name", None))
 def test_op(check, op, case):
     check(op, case)
 

@@ -12,8 +12,8 @@ from pyxla.testing.tolerance import compare
 FLOAT8 = torch.float8_e4m3fn
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_op(check, case):
     check(reshape_and_cache, case)
 

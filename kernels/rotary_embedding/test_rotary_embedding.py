@@ -24,8 +24,8 @@ def name_of(value) -> str:
     return getattr(value, "name", None) or value.__name__
 
 
-@pytest.mark.parametrize(("op", "case"), RUNS, ids=name_of)
 @pytest.mark.parametrize("check", testing.CHECKS, ids=name_of)
+@pytest.mark.parametrize(("op", "case"), RUNS, ids=name_of)
 def test_op(check, op, case):
     check(op, case)
 

@@ -49,6 +49,19 @@ class Case:
         """The arguments for a seed."""
         return self.build(torch.Generator().manual_seed(seed))
 
+    def form(self) -> tuple:
+        """What of the arguments torch and XLA treat differently; the rest (lengths, values) only the kernel sees.
+
+        Of a tensor: its dtype, its rank, and whether it is empty. Of the others: which are None, and what a flag says.
+        """
+        return tuple((name, _form(value)) for name, value in self.arguments().items())
+
+
+def _form(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.dim(), value.numel() == 0
+    return value if value is None or isinstance(value, bool) else type(value)
+
 
 @dataclass(frozen=True)
 class BadInput:
