@@ -212,9 +212,10 @@ def _require_results(
         message = "test: pytest: expected arguments that it takes, got others (see above)"
         raise DevtoolError(message, "pytest --help", MISUSED)
     if status == _NO_TESTS:
-        got = f"only slow ones, {left_out} of them," if left_out else "none"
-        hint = _command_for_all(names) if left_out else "leave out -k or -m"
-        raise DevtoolError(f"test: pytest: expected a test, got {got} with these arguments", hint)
+        if left_out:
+            message = f"test: pytest: expected a test that is not slow, got {left_out} slow ones"
+            raise DevtoolError(message, _command_for_all(names))
+        raise DevtoolError("test: pytest: expected a test, got none with these arguments", "leave out -k or -m")
     if counts is None or status < 0:  # also one that died after its last test
         got, hint = f"exit status {status} before its end", "look at the message above"
         if status < 0:

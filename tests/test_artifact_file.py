@@ -7,7 +7,7 @@ import re
 import zipfile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyxla.artifact.archive import ArtifactFile, write_artifact
@@ -79,7 +79,6 @@ def test_a_failed_write_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@settings(max_examples=300)
 @given(data=st.data())
 def test_a_truncated_file(content, place, data):
     place.write_bytes(content[: data.draw(st.integers(0, len(content) - 1))])
@@ -87,7 +86,6 @@ def test_a_truncated_file(content, place, data):
         read_all(place)
 
 
-@settings(max_examples=500)
 @given(data=st.data())
 def test_an_altered_byte(content, place, data):
     """Anywhere: also where a zip reader does not look, such as a date."""
@@ -98,7 +96,6 @@ def test_an_altered_byte(content, place, data):
         read_all(place)
 
 
-@settings(max_examples=1000)
 @given(data=st.data())
 def test_altered_bytes_with_a_right_mark(content, place, data):
     """Someone who writes the digest anew: an error in the one form, or the same members."""
@@ -248,7 +245,6 @@ def places_in(value, path=()):
     return [path, *(place for key, item in items for place in places_in(item, (*path, key)))]
 
 
-@settings(max_examples=1000)
 @given(place=st.sampled_from(places_in(values())), other=ANY_JSON)
 def test_any_json_in_any_place(place, other):
     """An error, or a manifest whose fields have their types."""

@@ -22,8 +22,12 @@ def cases():
     modules = (importlib.import_module(f"pyxla_kernels.{folder}.{folder}") for folder in OPS)
     declared = (value for module in modules for value in vars(module).values() if isinstance(value, pyxla.CustomOp))
     for op in declared:
+        seen = set()
         for case in testing.cases_of(op):
-            yield pytest.param(op.name, case, id=f"{op.name}-{case.name}")
+            # XLA:CUDA compiles cases of one form of call alike.
+            marks = [pytest.mark.slow] if case.form() in seen else []
+            seen.add(case.form())
+            yield pytest.param(op.name, case, id=f"{op.name}-{case.name}", marks=marks)
 
 
 @pytest.mark.parametrize(("name", "case"), list(cases()))

@@ -27,6 +27,7 @@ def runs(process: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "seconds"), [(HEARS, (0, 8)), (IS_DEAF, (10, 60))], ids=["told again", "killed"])
 def test_command_that_missed_the_interrupt(command, seconds):
     """Told again, it ends, and what waits for it; what hears nothing is killed after ten seconds."""

@@ -203,6 +203,7 @@ def test_files_are_laid_out_and_linted(written):
     subprocess.run([scripts / "clang-format", "--dry-run", "-Werror", *cpp], cwd=written.root, check=True)
 
 
+@pytest.mark.slow
 def test_stubs_of_all_schemas_build_and_pass(tested):
     assert tested.returncode == 0, tested.stdout[-4000:] + tested.stderr[-2000:]
     assert re.search(r"^\d+ passed, 0 failed, 0 skipped$", tested.stdout.splitlines()[-1])
@@ -240,6 +241,7 @@ def test_python_function_has_the_schema(written, tested):
         assert len(theirs.returns) == len(ours.returns)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 def test_stub_compiles_for_cuda_without_warnings(tmp_path):
     tree = Tree(tmp_path)

@@ -102,6 +102,7 @@ def test_arguments_for_pytest_need_no_op():
     assert (ops, device, arguments) == ((), "cpu", ["-k", "x", "--", "y"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "raw"), [([], False), (["--raw"], True)])
 def test_files_for_pytest_take_the_place_of_all_tests(tree, options, raw):
     """Without one all run: in kernels/ those of two ops, and raw nothing else."""
@@ -259,6 +260,7 @@ def test_hint_of_a_sanitizer_points_at_its_report():
         testing._require_results(1, None, ["tiny"], Options(sanitize="address"))
 
 
+@pytest.mark.slow
 def test_write_past_the_end_is_found(tree):
     """One element too far: XLA's buffers are watched to the byte."""
     assert tree.run("new-op", "too_far").returncode == 0

@@ -37,6 +37,7 @@ def pages_to_read(site):
     return [page for page in sorted(site.rglob("*.html")) if page not in listings] + listings[:1]
 
 
+@pytest.mark.slow
 def test_every_page_fits_a_phone_and_asks_nobody(browser, site):
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
     requests_of(browser)

@@ -93,6 +93,7 @@ for line in sys.stdin:
         return int(self._server.stdout.readline()), *(path.read_text() for path in streams)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [str(p) for p in pages() if any(map(is_run, p.blocks))])
 def test_what_is_shown_runs(name, tree, interpreter):
     """A page's blocks marked `run`, its files and its diffs, one after the other."""

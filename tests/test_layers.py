@@ -29,6 +29,10 @@ def files() -> tuple[Path, ...]:
     return tuple(p for p in (*found, *ROOT.glob("*.*")) if p.suffix not in (".pyc", ".so"))
 
 
+# pytest alone imports these two, and has imported itself and hypothesis' plugin before.
+PYTEST_PLUGINS = {"pyxla/pytest_plugin.py": {"pytest"}, "devtool/pytest_outcomes.py": {"pytest", "hypothesis"}}
+
+
 def python_files(folder: str) -> list[Path]:
     return [p for p in files() if p.suffix == ".py" and p.is_relative_to(ROOT / folder)]
 
@@ -69,6 +73,7 @@ def test_there_are_files_to_read():
 @pytest.mark.parametrize("path", python_files("pyxla"), ids=name_of)
 def test_pyxla_knows_neither_devtool_nor_the_kernels(path):
     own = {"pyxla_torch_backend"} if path.is_relative_to(ROOT / "pyxla/torch_backend") else {"pyxla"}
+    own |= PYTEST_PLUGINS.get(name_of(path), set())
     # CuPy is the user's to install, and only looked for inside the functions that exchange memory with it.
     assert packages(path, inside_functions=False) <= {"torch", "torch_xla", "jaxlib", *own}
     assert packages(path) <= {"torch", "torch_xla", "jaxlib", "cupy", *own}
@@ -100,7 +105,7 @@ def test_nobody_imports_the_examples():
 
 @pytest.mark.parametrize("path", python_files("devtool"), ids=name_of)
 def test_devtool_imports_torch_and_pyxla_only_where_a_command_runs(path):
-    light = {"devtool", "click", "lark", "jinja2", "packaging"}
+    light = {"devtool", "click", "lark", "jinja2", "packaging"} | PYTEST_PLUGINS.get(name_of(path), set())
     assert packages(path, inside_functions=False) <= light
     # numpy reads and writes the arrays of run-artifact.
     heavy = {"rich", "pyxla", "torch", "torch_xla", "pytest", "elftools", "grandalf", "numpy", "matplotlib"}

@@ -256,6 +256,7 @@ def random_requests(count, seed):
         yield Request(prompt, numbers.randint(1, 24), temperature, top_k=20, top_p=0.9, seed=number)
 
 
+@pytest.mark.slow
 @MODES
 def test_a_long_run_compiles_nothing_and_gives_the_tokens_of_each_request_alone(mode, model):
     """A cache too small for all that run at once: requests wait, and blocks are used again and again."""

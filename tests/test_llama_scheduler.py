@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 import torch_xla
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.llama.sampling import Draws, draw
@@ -82,7 +82,6 @@ requests = st.builds(
 )
 
 
-@settings(max_examples=150)
 @given(st.lists(requests, max_size=8), st.integers(8, 14), st.integers(1, 4), st.integers(4, 9))
 def test_tokens_are_those_of_each_request_alone(given, num_blocks, max_seqs, max_step_tokens):
     given = [dataclasses.replace(request, output=[], is_done=False) for request in given]

@@ -81,6 +81,7 @@ def test_source_archive_holds_what_building_and_testing_takes(source_archive):
     assert {"LICENSE", "setup.py", *tracked.split()} <= names
 
 
+@pytest.mark.slow
 def test_wheel_fits_every_python_3_of_the_platform(wheel):
     assert re.fullmatch(r"pyxla-0\.1\.0-py3-none-(many)?linux\w*_x86_64\.whl", wheel.name)
     assert "Root-Is-Purelib: false" in metadata(wheel, "WHEEL")

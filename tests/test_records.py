@@ -242,7 +242,7 @@ def test_a_worker_of_xdist_has_its_own_folder_of_modules(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/parents --xla_dump_hlo_as_text")
     monkeypatch.setenv("PJRT_DEVICE", "CPU")
     for workerinput, is_own in ((None, False), ({}, True)):
-        config = SimpleNamespace(getoption=lambda name: "cpu")
+        config = SimpleNamespace(getoption=lambda name: "cpu", addinivalue_line=lambda name, line: None)
         if workerinput is not None:
             config.workerinput = workerinput
         pytest_plugin.pytest_configure(config)

@@ -80,6 +80,7 @@ def test_nix_shell_runs_as_it_is(tree):
     assert not (tree.root / ".venv").exists()
 
 
+@pytest.mark.slow
 def test_killed_anywhere_is_repaired_by_the_next_call(tree):
     # Long enough to be killed while pip writes it.
     tree.lock("cpu", *(write_wheel(tree.wheels, f"tiny{i}", "1.0", 1 << 22) for i in range(8)))

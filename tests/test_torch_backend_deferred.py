@@ -50,6 +50,7 @@ print(json.dumps([name for name, module in sys.modules.items() if type(module)._
     assert seen(script) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "what",
     [

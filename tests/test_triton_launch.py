@@ -134,6 +134,7 @@ def chosen(variants, x, weight, out):
     return index, values, addresses
 
 
+@pytest.mark.slow
 def test_code_for_each_architecture_lies_in_the_library(tree, compiled, variants):
     table = read_op_table(tree.library("rms_norm_triton"))
     assert table.cuda_architectures == ARCHITECTURES
@@ -274,6 +275,7 @@ def test_handler_without_a_driver(tree, monkeypatch):
             call(0)
 
 
+@pytest.mark.slow
 def test_numbers_of_the_kernel_in_tritons_interpreter(tree):
     """Each case by the variant that a call takes, run by Triton's interpreter on the CPU, against float64."""
     script = ROOT / "tests/probe/interpret_triton.py"

@@ -42,6 +42,7 @@ def built(tree):
     return tree
 
 
+@pytest.mark.slow
 def test_stub_passes_without_cuda_and_says_so(tree):
     result = tree.run("test", "everything", "named", "--", "-k", "f32-3x5 or bf16-3x5 or absent or bad_input")
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr
@@ -49,6 +50,7 @@ def test_stub_passes_without_cuda_and_says_so(tree):
     assert manifest["cuda_architectures"] == [] and "Triton" not in manifest["compiler"]
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_stub_compiles_for_every_real_architecture(built):
     listed = built.run("list", "--json").stdout
@@ -58,6 +60,7 @@ def test_stub_compiles_for_every_real_architecture(built):
     assert ", Triton 3." in entry["compiler"]
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_same_bytes_from_another_path_and_with_settings_of_triton(built, tmp_path):
     other = Tree(tmp_path)
@@ -196,6 +199,7 @@ def test_expression_has_the_same_value_in_cpp(spec, tmp_path):
     assert list(map(int, got)) == [int(e.value({"rows": rows})) for rows in range(-9, 10) for e in expressions]
 
 
+@pytest.mark.slow
 @needs_nvcc
 @pytest.mark.parametrize(
     ("old", "new", "architectures", "message"),
@@ -222,6 +226,7 @@ def test_build_ends_with_the_mistake(tmp_path, old, new, architectures, message)
     assert not tree.library("copy_op").exists()
 
 
+@pytest.mark.slow
 @needs_nvcc
 @pytest.mark.parametrize("cuda", ["on", "auto"])
 def test_without_triton(tmp_path, cuda):

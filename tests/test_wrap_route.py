@@ -52,6 +52,7 @@ def tree(tmp_path_factory):
     return tree
 
 
+@pytest.mark.slow
 def test_install_takes_the_library_along(tree):
     """As the wheel is made: every op's library in its package, and what it wraps beside it."""
     assert tree.run("build").returncode == 0

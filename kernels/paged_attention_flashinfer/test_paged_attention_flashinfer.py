@@ -19,8 +19,16 @@ def on_xla(arguments: dict) -> torch.Tensor:
     return paged_attention_flashinfer(**to_xla(arguments)).cpu()
 
 
+# Its own code is CUDA code. On the CPU it shares the handler of paged_attention, whose tests run all these cases.
+SMOKE = {"ragged-bf16", "window-1", "cap-0.5"}
+
+
+def tier(case):
+    return pytest.param(case, marks=[] if is_cuda() or case.name in SMOKE else pytest.mark.slow)
+
+
 @pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [tier(case) for case in CASES], ids=str)
 def test_op(check, case):
     check(paged_attention_flashinfer, case)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyxla_kernels.common.paged_attention_batches import integers
 from pyxla_kernels.paged_attention_flashinfer.cases import BAD_INPUTS
@@ -202,7 +202,6 @@ def check_plan(planner, a: dict, tile_rows: int | None, blocks: int, threads: in
     torch.testing.assert_close(out, expected(a), rtol=1e-2, atol=1e-3, equal_nan=True)
 
 
-@settings(max_examples=150)
 @given(
     a=batches(),
     tile_rows=st.sampled_from([None, 16, 64]),
