@@ -61,5 +61,5 @@ def site(tmp_path_factory) -> Path:
     return output
 
 
-# tests/test_shard.py runs these, in a process that has several devices.
-collect_ignore = [] if "CPU_NUM_DEVICES" in os.environ else ["spmd"]
+# tests/spmd/test_shard.py runs these, in a process that has several devices.
+collect_ignore = [] if "CPU_NUM_DEVICES" in os.environ else ["spmd/mesh"]

@@ -1,4 +1,4 @@
-"""pyxla.shard: what it refuses without a mesh; and the tests of tests/spmd, in a process that has four devices."""
+"""pyxla.shard: what it refuses without a mesh; and the tests of tests/spmd/mesh, in a process that has four devices."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ MESH = SimpleNamespace(axis_names=("data", "model"))
 def test_on_a_mesh_of_four_devices():
     """torch_xla counts its devices once per process, and SPMD cannot be turned off again."""
     environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4"}
-    command = [sys.executable, "-P", "-m", "pytest", "-p", "pyxla.pytest_plugin", "-q", "tests/spmd"]
+    command = [sys.executable, "-P", "-m", "pytest", "-p", "pyxla.pytest_plugin", "-q", "tests/spmd/mesh"]
     result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
     assert " passed" in result.stdout and "skipped" not in result.stdout

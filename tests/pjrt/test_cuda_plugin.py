@@ -1,5 +1,5 @@
 """How XLA's CUDA device is found, and the error for each thing that it lacks. What needs a GPU is in kernels/ and
-tests/test_cuda_device.py."""
+tests/pjrt/test_cuda_device.py."""
 
 import os
 import subprocess

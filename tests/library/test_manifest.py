@@ -12,7 +12,7 @@ from pyxla.library.find import find_library
 from pyxla.library.manifest import Manifest, file_digest, read_manifest
 from pyxla.library.op_table import read_op_table
 from tests.conftest import ROOT, compile_library
-from tests.test_libraries import BUILT, run_script
+from tests.library.test_find import BUILT, run_script
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""docs/reference against the code: error messages, environment variables, names. test_docs_site.py has the rest."""
+"""docs/reference against the code: error messages, environment variables, names. test_site.py has the rest."""
 
 import ast
 import importlib
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.layers.test_imports import files, python_files
 from tests.markdown import page, pages
-from tests.test_layers import files, python_files
 
 
 def test_exit_codes_are_those_in_the_reference():

@@ -9,7 +9,7 @@ from pyxla.inspection.profile import DeviceTimes, kernels_in, profiling
 from pyxla.library.kernel_names import kernel_names
 from pyxla.library.op_table import read_op_table
 from tests.conftest import ROOT
-from tests.test_layers import OPS
+from tests.layers.test_imports import OPS
 
 # As XLA's profile of a decoder's step on an H200 showed them, 2026-11-22.
 ON_AN_H200 = {

@@ -27,7 +27,7 @@ from pyxla.benchmark.run import LAYERS, measure, steps_of
 from pyxla.benchmark.xla_step import xla_step
 from pyxla.testing import oracle
 from pyxla.torch_ops.custom_op import find_op
-from tests.test_layers import OPS
+from tests.layers.test_imports import OPS
 
 BENCHES = [(op, bench) for op in OPS for bench in benches(op)]
 ON_THE_CPU = [(op, bench) for op, bench in BENCHES if "cpu" in bench.devices]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 OPS = sorted(path.parent.name for path in ROOT.glob("kernels/*/*_ffi.cc"))
 
 # Only torch, torch_xla and the installed package. NaN where the op wrote nothing would fail the comparison.

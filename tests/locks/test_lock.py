@@ -13,9 +13,9 @@ import pytest
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from tests import devtool_tree
+from tests.locks.test_locks import MACHINES, PYTHONS, nix_view, platforms
+from tests.locks.test_wheels import TAGS
 from tests.small_tree import mounted, write_wheel
-from tests.test_devtool_wheels import TAGS
-from tests.test_locks import MACHINES, PYTHONS, nix_view, platforms
 
 VIEWS = ["requirements/cpu.txt", "requirements/dev.txt", "requirements/cuda13.txt", "nix/wheels.json"]
 ELSEWHERE = ["winonly; sys_platform == 'win32'"]

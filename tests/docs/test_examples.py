@@ -13,8 +13,8 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.devtool_tree import Tree
+from tests.docs.test_documents import EXAMPLES, OPS
 from tests.markdown import matches, page, pages
-from tests.test_docs import EXAMPLES, OPS
 
 
 def is_run(block) -> bool:

@@ -12,8 +12,8 @@ from pyxla_kernels.rms_norm.rms_norm import rms_norm
 from pyxla.errors import ArgumentError, LibraryError, PyxlaError
 from pyxla.testing import direct_call
 from pyxla.testing.device_memory import call_raw
+from tests.lowering.test_lower import attributes
 from tests.probe import probe_ops as ops
-from tests.test_lowering import attributes
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pyxla.trace.op_times import op_times
 from pyxla.trace.places import is_library, package_folders, user_place
 from pyxla.trace.report import Files
 from tests.conftest import ROOT
-from tests.test_device_times import profile
+from tests.inspection.test_profile import profile
 
 MODULE = """HloModule SyncTensorsGraph.5, entry_computation_layout={(f32[4]{0})->(f32[4]{0})}
 

@@ -3,7 +3,7 @@
 import re
 
 from tests.conftest import ROOT
-from tests.test_layers import files
+from tests.layers.test_imports import files
 
 GLOSSARY = ROOT / "docs/glossary.md"
 TERMS = re.findall(r"^- \*\*(.+?)\*\*: ", GLOSSARY.read_text(), re.MULTILINE)
@@ -26,7 +26,7 @@ def test_terms_are_sorted_and_defined_once():
 
 def test_every_term_is_used():
     paths = [p for p in files() if p.suffix in {".md", ".py", ".h", ".cc", ".cu", ".cuh"}]
-    texts = [p.read_text() for p in paths if p not in (GLOSSARY, ROOT / "tests/test_glossary.py")]
+    texts = [p.read_text() for p in paths if p not in (GLOSSARY, ROOT / "tests/docs/test_glossary.py")]
     assert len(texts) > 200
     assert unused(TERMS, texts) == []
     assert unused(["warpgroup of zebras"], texts) == ["warpgroup of zebras"]

@@ -14,8 +14,8 @@ import pytest
 from devtool.cli import cli
 from tests.conftest import ROOT
 from tests.devtool_tree import Tree
-from tests.test_docs import HOSTS, OPS
-from tests.test_layers import CPP, includes, name_of, python_files
+from tests.docs.test_documents import HOSTS, OPS
+from tests.layers.test_imports import CPP, includes, name_of, python_files
 
 
 class Parsed(HTMLParser):

@@ -12,8 +12,8 @@ import pytest
 
 from devtool.cli import cli
 from tests.conftest import ROOT
+from tests.layers.test_imports import files, name_of, python_files
 from tests.markdown import Page, page, pages
-from tests.test_layers import files, name_of, python_files
 
 REQUIRED = [
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "kernels/README.md", "docs/guide/first-op.md"),
@@ -205,7 +205,7 @@ def test_no_file_names_a_package_index():
         if path.suffix in {"", ".md", ".py", ".h", ".cc", ".cu", ".cmake", ".jinja", ".toml", ".txt", ".in", ".json"}:
             found[name_of(path)] = set(HOST.findall(path.read_text())) - HOSTS
     found = {name: hosts for name, hosts in found.items() if hosts}
-    assert found.pop("tests/test_docs.py") == {"a.example.org", "b.example.com"}
+    assert found.pop("tests/docs/test_documents.py") == {"a.example.org", "b.example.com"}
     assert found == {}
 
 

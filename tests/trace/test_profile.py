@@ -3,7 +3,7 @@
 import os
 from importlib.util import find_spec
 
-from tests.test_devtool_trace import Traced
+from tests.trace.test_command import Traced
 
 PROFILES = """
     import os

@@ -11,7 +11,7 @@ from pyxla_kernels.common.custom_calls import to_xla
 import pyxla
 from pyxla import testing
 from pyxla.op.definition import NAMESPACE
-from tests.test_layers import OPS
+from tests.layers.test_imports import OPS
 
 pytestmark = pytest.mark.skipif(
     torch_xla.runtime.device_type() != "CPU", reason="compiles for a GPU that is not here: on the CPU"

@@ -1,0 +1,1 @@
+"""pyxla.artifact: graphs that are saved and loaded elsewhere."""

@@ -1,0 +1,1 @@
+"""pyxla.benchmark and `devtool bench`."""

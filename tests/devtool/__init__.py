@@ -1,0 +1,1 @@
+"""The commands of devtool that have no folder of their own here."""

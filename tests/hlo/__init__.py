@@ -1,0 +1,1 @@
+"""pyxla.hlo: what it reads in the texts of XLA."""

@@ -1,0 +1,1 @@
+"""pyxla.inspection: what XLA compiled and ran."""

@@ -1,0 +1,1 @@
+"""Ops of the three routes, and what the build says of their libraries."""

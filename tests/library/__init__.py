@@ -1,0 +1,1 @@
+"""pyxla.library: from a library to registered handlers."""

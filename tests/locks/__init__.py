@@ -1,0 +1,1 @@
+"""requirements/ and the set-up of .venv."""

@@ -1,0 +1,1 @@
+"""pyxla.nn: layers on the ops."""

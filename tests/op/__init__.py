@@ -1,0 +1,1 @@
+"""pyxla.op: schemas and the checks of arguments."""

@@ -1,0 +1,1 @@
+"""pyxla.testing: the comparison of numbers and direct calls of handlers."""

@@ -1,0 +1,1 @@
+"""pyxla.trace and `devtool trace`."""
