@@ -11,9 +11,9 @@
 
 #include <cooperative_groups.h>
 
+#include "_gated/gated.cuh"
 #include "attention_to_qkv/attention_to_qkv_block.cuh"
 #include "attention_to_qkv/attention_to_qkv_heads.cuh"
-#include "common/gated.cuh"
 
 namespace attention_to_qkv {
 

@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "attention_to_qkv/attention_to_qkv.h"
-#include "common/hopper_products.cuh"
+#include "common/device/hopper_products.cuh"
 
 namespace attention_to_qkv {
 

@@ -1,4 +1,4 @@
-#include "common/gated.cuh"
+#include "_gated/gated.cuh"
 #include "gelu_and_mul/gelu_and_mul.h"
 
 namespace gelu_and_mul {

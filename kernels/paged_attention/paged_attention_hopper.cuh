@@ -1,13 +1,13 @@
-// What the prefill with wgmma has of sm_90a beside common/hopper.cuh and hopper_products.cuh: copies of boxes of a
-// paged cache, and registers that warpgroups give one another. Source: PTX ISA 9.0, "Asynchronous Data Movement: Tensor
-// copy".
+// What the prefill with wgmma has of sm_90a beside common/device/hopper.cuh and hopper_products.cuh: copies of boxes of
+// a paged cache, and registers that warpgroups give one another. Source: PTX ISA 9.0, "Asynchronous Data Movement:
+// Tensor copy".
 #pragma once
 
 #include <cuda.h>
 
 #include <cstdint>
 
-#include "common/hopper_products.cuh"
+#include "common/device/hopper_products.cuh"
 #include "paged_attention/paged_attention_device.cuh"
 #include "paged_attention/paged_attention_mma.cuh"
 

@@ -5,7 +5,7 @@
 // "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision", 2024, arXiv:2407.08608.
 #pragma once
 
-#include "common/tensor_map.h"
+#include "common/device/tensor_map.h"
 #include "paged_attention/paged_attention_prefill_loads.cuh"
 
 namespace paged_attention {

@@ -1,10 +1,10 @@
 // Checks of rms_norm(x, weight?, eps) -> out and its host handler, for the ops that compute it.
 #pragma once
 
-#include "common/checks.h"
-#include "common/dtype.h"
-#include "common/parallel.h"
-#include "common/rms_norm.h"
+#include "_rms_norm/rms_norm.h"
+#include "common/ffi/checks.h"
+#include "common/host/dtype.h"
+#include "common/host/parallel.h"
 
 namespace pyxla {
 

@@ -1,8 +1,8 @@
 // Checks of what an op that writes keys and values into a paged cache takes for it.
 #pragma once
 
-#include "common/checks.h"
-#include "common/kv_store.h"
+#include "_kv_cache/kv_store.h"
+#include "common/ffi/checks.h"
 
 namespace pyxla {
 

@@ -1,10 +1,10 @@
 // Checks of a gated activation, x -> out, and its host handler.
 #pragma once
 
-#include "common/checks.h"
-#include "common/dtype.h"
-#include "common/gated.h"
-#include "common/parallel.h"
+#include "_gated/gated.h"
+#include "common/ffi/checks.h"
+#include "common/host/dtype.h"
+#include "common/host/parallel.h"
 
 namespace pyxla {
 

@@ -28,8 +28,8 @@ inline int64_t CeilDiv(int64_t value, int64_t divisor) { return -FloorDiv(-value
 #include <utility>
 #include <variant>
 
-#include "common/checks.h"
-#include "common/cuda.h"
+#include "common/ffi/checks.h"
+#include "common/ffi/cuda.h"
 
 namespace pyxla {
 

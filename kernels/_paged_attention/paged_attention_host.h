@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/dtype.h"
-#include "common/paged_attention.h"
+#include "_paged_attention/paged_attention.h"
+#include "common/host/dtype.h"
 
 namespace pyxla::paged_attention_host {
 
@@ -112,18 +112,18 @@ inline void CacheOffsets(const Params& p, const Tile& tile, int64_t key, int64_t
 #define PA_NAMESPACE baseline
 #define PA_TARGET
 #define PA_LANES 4
-#include "common/paged_attention_tile.h"
+#include "_paged_attention/paged_attention_tile.h"
 
 #if defined(__x86_64__)
 #define PA_NAMESPACE avx2
 #define PA_TARGET __attribute__((target("avx2,fma,f16c")))
 #define PA_LANES 8
-#include "common/paged_attention_tile.h"
+#include "_paged_attention/paged_attention_tile.h"
 
 #define PA_NAMESPACE avx512
 #define PA_TARGET __attribute__((target("avx512f,avx2,fma,f16c")))
 #define PA_LANES 16
-#include "common/paged_attention_tile.h"
+#include "_paged_attention/paged_attention_tile.h"
 #endif
 
 namespace pyxla::paged_attention_host {

@@ -8,7 +8,7 @@
 // Rows are pairs of token and head of the group, row = token * group + head, so that a decode step with grouped heads
 // and a long prefill are the same problem: a matrix of rows against the keys and values of one kv head.
 
-#include "common/paged_attention_simd.h"
+#include "_paged_attention/paged_attention_simd.h"
 
 namespace pyxla::paged_attention_host::PA_NAMESPACE {
 

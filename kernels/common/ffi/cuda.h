@@ -6,7 +6,7 @@
 
 #include <sstream>
 
-#include "common/ffi.h"
+#include "common/ffi/ffi.h"
 
 namespace pyxla {
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/dtype.h"
-#include "common/kv_store.h"
+#include "_kv_cache/kv_store.h"
+#include "common/host/dtype.h"
 
 namespace pyxla {
 

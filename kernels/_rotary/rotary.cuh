@@ -1,8 +1,8 @@
 // Rotates heads on the GPU, an item of a head per thread.
 #pragma once
 
-#include "common/rotary.h"
-#include "common/vector.cuh"
+#include "_rotary/rotary.h"
+#include "common/device/vector.cuh"
 
 namespace pyxla {
 

@@ -5,8 +5,8 @@
 
 #include <type_traits>
 
-#include "common/kv_store.h"
-#include "common/vector.cuh"
+#include "_kv_cache/kv_store.h"
+#include "common/device/vector.cuh"
 
 namespace pyxla {
 

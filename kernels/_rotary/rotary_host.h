@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "common/dtype.h"
-#include "common/rotary.h"
+#include "_rotary/rotary.h"
+#include "common/host/dtype.h"
 
 namespace pyxla {
 

@@ -1,9 +1,9 @@
 // Checks of what an op that rotates heads takes for it.
 #pragma once
 
-#include "common/checks.h"
-#include "common/dtype.h"
-#include "common/rotary.h"
+#include "_rotary/rotary.h"
+#include "common/ffi/checks.h"
+#include "common/host/dtype.h"
 
 namespace pyxla {
 

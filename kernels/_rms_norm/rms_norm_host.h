@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/dtype.h"
-#include "common/multiversion.h"
-#include "common/rms_norm.h"
+#include "_rms_norm/rms_norm.h"
+#include "common/host/dtype.h"
+#include "common/host/multiversion.h"
 
 namespace pyxla {
 

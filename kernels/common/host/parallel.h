@@ -8,7 +8,7 @@
 #include <memory>
 #include <mutex>
 
-#include "common/ffi.h"
+#include "common/ffi/ffi.h"
 
 namespace pyxla {
 

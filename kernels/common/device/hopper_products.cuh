@@ -7,7 +7,7 @@
 
 #include <type_traits>
 
-#include "common/hopper.cuh"
+#include "common/device/hopper.cuh"
 
 namespace pyxla {
 namespace hopper {

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "common/vector.cuh"
+#include "common/device/vector.cuh"
 
 namespace pyxla {
 

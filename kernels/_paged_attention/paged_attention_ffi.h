@@ -5,9 +5,9 @@
 #include <climits>
 #include <cmath>
 
-#include "common/checks.h"
-#include "common/paged_attention.h"
-#include "common/parallel.h"
+#include "_paged_attention/paged_attention.h"
+#include "common/ffi/checks.h"
+#include "common/host/parallel.h"
 
 namespace pyxla {
 

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "common/dtype.h"
-#include "common/gated.h"
+#include "_gated/gated.h"
+#include "common/host/dtype.h"
 
 namespace pyxla {
 

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <type_traits>
 
-#include "common/ffi.h"
+#include "common/ffi/ffi.h"
 #include "common/float_type.h"
-#include "common/multiversion.h"
+#include "common/host/multiversion.h"
 
 namespace pyxla {
 

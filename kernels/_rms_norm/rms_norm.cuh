@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "common/vector.cuh"
+#include "common/device/vector.cuh"
 
 namespace pyxla {
 
