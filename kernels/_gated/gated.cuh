@@ -6,28 +6,12 @@
 
 #include <algorithm>
 
+#include "common/device/math.cuh"
 #include "common/device/vector.cuh"
 
 namespace pyxla {
 
 constexpr int kGatedThreads = 256;
-
-/** 1 / x by the hardware's own function, its relative error below 2^-21: for results that are rounded to 16 bits. */
-__device__ inline float ApproximateReciprocal(float x) {
-  float result;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
-
-/** 2^x, as ApproximateReciprocal. */
-__device__ inline float ApproximateExp2(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
-
-/** log2(e). */
-constexpr float kLog2E = 1.4426950408889634f;
 
 /** x / (1 + exp(-u)), as exact as a result in T needs it. */
 template <typename T>
@@ -35,7 +19,7 @@ __device__ inline float TimesSigmoid(float x, float u) {
   if constexpr (sizeof(T) == sizeof(float)) {
     return x / (1.0f + expf(-u));
   } else {
-    return x * ApproximateReciprocal(1.0f + ApproximateExp2(-kLog2E * u));
+    return x * Reciprocal(1.0f + Exp2(-kLog2E * u));
   }
 }
 

@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "common/device/vector.cuh"
+#include "common/device/warp.cuh"
 
 namespace pyxla {
 
@@ -27,7 +28,6 @@ struct RmsNormRows {
   double eps;
 };
 
-constexpr int kWarpSize = 32;
 constexpr int kMaxRowThreads = 512;
 static_assert(kMaxRowThreads / kWarpSize <= kWarpSize, "one warp adds up the sums of all warps");
 
