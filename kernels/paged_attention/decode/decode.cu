@@ -3,11 +3,11 @@
 
 namespace paged_attention {
 
-// The kernel counts rows and items in 32 bits, and copies 16 bytes at a time.
+// The kernel counts rows and work tiles in 32 bits, and copies 16 bytes at a time.
 bool DecodeCovers(const Params& p) {
   const int64_t element = p.kv_dtype == Dtype::kFloat8E4M3 ? 1 : 2, most = INT32_MAX;
   return p.dtype != Dtype::kFloat32 && p.head_dim * element % 16 == 0 && p.blocks * p.block_size <= most &&
-         p.tokens * p.heads + p.seqs * decode::kSequenceItems * CeilDiv(p.heads, p.kv_heads) <= most;
+         p.tokens * p.heads + p.seqs * decode::kSequenceTiles * CeilDiv(p.heads, p.kv_heads) <= most;
 }
 
 cudaError_t LaunchDecode(cudaStream_t stream, const Params& p, bool all_rows) {

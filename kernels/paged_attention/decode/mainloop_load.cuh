@@ -9,11 +9,10 @@ namespace paged_attention::decode {
 
 using namespace pyxla::ptx;
 
-// The numbers of a block's items. Which item comes next, is known one item ahead: that of `number` + 1 while all warps
-// are at `number`.
-class Turns {
+// A CTA's next work tiles. The one after `number` is known while all warps are at `number`.
+class WorkQueue {
  public:
-  // The first three are the block's own; then it takes the next one of all, as fast as it gets on: the multiprocessors
+  // The first three are the block's own; then it takes the next one of all, as fast as it gets on: the SMs
   // of one GPU differ by a fifth in how fast they read.
   static constexpr int kOwn = 3;
 
@@ -26,22 +25,23 @@ class Turns {
   int indices_[kKept];
 };
 
-// Feeds a warp's ring: the slabs of kKeys keys that are the warp's, item after item. A slab is found one step before
-// its copies begin: its entries of the block table come while the warp works on the slabs before it.
+// Feeds a warp's ring with the warp's KV tiles, kKeys keys each, work tile after work tile. A KV tile is found one step
+// before its copies start, so that its block table entries arrive while the warp works on earlier KV tiles.
 template <typename Shape>
-class Loader {
+class KvLoader {
  public:
-  __device__ Loader(const Params& p, const Plan& plan, const typename Shape::BlockItems& items, const Turns& turns,
-                    int count, uint32_t ring)
-      : p_(p), plan_(plan), items_(items), turns_(turns), count_(count), ring_(ring), stage_(ring) {}
+  __device__ KvLoader(const Params& p, const Plan& plan, const typename Shape::Scheduler& scheduler,
+                      const WorkQueue& queue, int count, uint32_t ring)
+      : p_(p), plan_(plan), scheduler_(scheduler), queue_(queue), count_(count), ring_(ring), stage_(ring) {}
 
-  // Whether a slab is found.
-  __device__ bool HasSlab() const { return has_slab_; }
+  // Whether a KV tile is found.
+  __device__ bool HasKvTile() const { return has_kv_tile_; }
 
-  // Starts the copies of the slab that is found, if one is, and finds the next one, if it is of the item that the block
-  // is at or of the one behind it. Returns whether copies began; they are a group of their own, or else an empty one.
+  // Starts the copies of the KV tile that is found, if one is, and finds the next one, if it is of the work tile that
+  // the block is at or of the one behind it. Returns whether copies began; they are a group of their own, or else an
+  // empty one.
   __device__ bool Step(int number) {
-    const bool copies = has_slab_;
+    const bool copies = has_kv_tile_;
     if (copies) {
       if (is_whole_) {
         CopyGroups();
@@ -59,40 +59,40 @@ class Loader {
  private:
   static constexpr int kUnseen = -1, kWrong = -2;
   static constexpr int kLineEntries = 128 / sizeof(int32_t);
-  // A slab's entries of the block table: one for each group of keys, or one for each key, a key to a lane.
+  // A KV tile's entries of the block table: one for each group of keys, or one for each key, a key to a lane.
   static constexpr int kGroup = 16, kGroups = Shape::kKeys / kGroup;
   static constexpr int kLookups = (Shape::kKeys + kWarpSize - 1) / kWarpSize;
 
   __device__ void Find(int number) {
     while (key_ >= end_) {
-      has_slab_ = false;
-      number_ = max(number_, number - 1);  // items without a slab of the warp's went by
-      const int index = number_ <= number ? turns_.Index(number_ + 1) : count_;
+      has_kv_tile_ = false;
+      number_ = max(number_, number - 1);  // work tiles without a KV tile of the warp's went by
+      const int index = number_ <= number ? queue_.Index(number_ + 1) : count_;
       if (index >= count_) return;
       ++number_;
       Enter(index);
     }
-    has_slab_ = true;
+    has_kv_tile_ = true;
     LookUp();
   }
 
   __device__ void Enter(int index) {
     const int lane = Lane(), vector = lane % Shape::kVectors * 16;
-    const Item item = items_.Find(p_, plan_, index);
-    key_ = item.begin + static_cast<int>(threadIdx.x) / kWarpSize * Shape::kKeys;
-    end_ = item.end;
-    is_aligned_ = plan_.has_groups && item.begin % kGroup == 0;
-    table_ = p_.block_tables + item.seq * p_.max_blocks;
-    keys_ = static_cast<const char*>(p_.kv_cache) + item.kv_head * plan_.row_bytes;
+    const WorkTile work = scheduler_.Find(p_, plan_, index);
+    key_ = work.begin + static_cast<int>(threadIdx.x) / kWarpSize * Shape::kKeys;
+    end_ = work.end;
+    is_aligned_ = plan_.has_groups && work.begin % kGroup == 0;
+    table_ = p_.block_tables + work.seq * p_.max_blocks;
+    keys_ = static_cast<const char*>(p_.kv_cache) + work.kv_head * plan_.row_bytes;
     keys_ += vector < plan_.row_bytes ? vector : 0;
-    // All of the item's table at once, so that the slabs behind the first one find theirs in L2.
-    const int block = plan_.block_divider.Quotient(item.begin) + lane * kLineEntries;
-    if (item.begin < item.end && block <= plan_.block_divider.Quotient(item.end - 1)) {
+    // All of the work tile's table at once, so that the KV tiles behind the first one find theirs in L2.
+    const int block = plan_.block_divider.Quotient(work.begin) + lane * kLineEntries;
+    if (work.begin < work.end && block <= plan_.block_divider.Quotient(work.end - 1)) {
       prefetch_l2(table_ + block);
     }
   }
 
-  // Asks for the entries: of groups, where each group's keys are in one block and all of them the item's.
+  // Asks for the entries: of groups, where each group's keys are in one block and all of them the work tile's.
   __device__ void LookUp() {
     is_whole_ = is_aligned_ && key_ + Shape::kKeys <= end_;
 #pragma unroll
@@ -172,10 +172,10 @@ class Loader {
 
   const Params& p_;
   const Plan& plan_;
-  const typename Shape::BlockItems& items_;
-  const Turns& turns_;
+  const typename Shape::Scheduler& scheduler_;
+  const WorkQueue& queue_;
   int count_, number_ = -1, key_ = 0, end_ = 0;
-  bool has_slab_ = false, is_aligned_ = false, is_whole_ = false;
+  bool has_kv_tile_ = false, is_aligned_ = false, is_whole_ = false;
   uint32_t ring_, stage_;
   int blocks_[kGroups] = {}, slots_[kGroups] = {};
   const int32_t* table_ = nullptr;

@@ -1,5 +1,5 @@
-// The MMAs of a warp of the decode kernel. Logits are keys times query (16 keys x 8 rows), sums are values times
-// weights (16 columns x 8 rows), so that the rows are the narrow side of the MMA.
+// The MMAs of a warp of the decode kernel: S = K Q^T (16 keys x 8 rows) and O += V^T P (16 columns x 8 rows), so that
+// the rows are the narrow side of the MMA.
 #pragma once
 
 #include "common/device/ptx/ldmatrix.cuh"
@@ -11,17 +11,17 @@ namespace paged_attention::decode {
 // The sums' columns are lane / 4 and the eighth behind it of each sixteen; of float8 values lane / 4 * 2 and the next
 // one.
 template <typename Shape>
-struct State {
-  float max[Shape::kTiles][2], weight[Shape::kTiles][2], sums[Shape::kTiles][Shape::kDim / 16][4];
+struct SoftmaxState {
+  float m[Shape::kTiles][2], l[Shape::kTiles][2], o[Shape::kTiles][Shape::kDim / 16][4];
 };
 
-// The addresses that a lane gives for four matrices of 16 keys and two vectors, in the order in which a product takes
+// The addresses that a lane gives for four matrices of 16 keys and two vectors, in the order in which an MMA takes
 // them: of keys, eight keys, the others, and both of the next vector; of values, whose transposed it takes, eight keys,
 // the same of the next vector, and both of the other keys. At(vector): for vectors `vector` and `vector` + 1.
 template <typename Shape, bool kIsTransposed>
-class Addresses {
+class LdmatrixAddresses {
  public:
-  __device__ explicit Addresses(uint32_t rows) {
+  __device__ explicit LdmatrixAddresses(uint32_t rows) {
     const int lane = Lane(), first = lane / 8 % 2, second = lane / 16;
     const int offset = Shape::Offset((kIsTransposed ? second : first) * 8 + lane % 8, kIsTransposed ? first : second);
 #pragma unroll
@@ -34,11 +34,11 @@ class Addresses {
   uint32_t at_[kCount];
 };
 
-// logits[tile][i]: of keys i * 16 + lane / 4 and the eighth behind it, for the lane's two rows. In several sums,
-// because a product waits for the one before it in its sum, and the warp with it.
+// S[tile][i]: of keys i * 16 + lane / 4 and the eighth behind it, for the lane's two rows. In several sums,
+// because an MMA waits for the one before it in its sum, and the warp with it.
 template <typename Shape>
-__device__ inline void MultiplyKeys(const Query<Shape>& q, const Addresses<Shape, false>& keys,
-                                    float (&logits)[Shape::kTiles][Shape::kKeys / 16][4]) {
+__device__ inline void GemmQk(const Query<Shape>& q, const LdmatrixAddresses<Shape, false>& keys,
+                              float (&s)[Shape::kTiles][Shape::kKeys / 16][4]) {
   constexpr int kSums = Shape::kDim == 256 ? 2 : 4;
 #pragma unroll
   for (int i = 0; i < Shape::kKeys / 16; ++i) {
@@ -51,7 +51,7 @@ __device__ inline void MultiplyKeys(const Query<Shape>& q, const Addresses<Shape
       for (int tile = 0; tile < Shape::kTiles; ++tile) {
         const auto& values = q.values[tile];
         if constexpr (Shape::kIsFloat8) {
-          // A lane has four neighbours of a vector: two for each half of the product's sixteen columns.
+          // A lane has four neighbours of a vector: two for each half of the MMA's sixteen columns.
 #pragma unroll
           for (int j = 0; j < 2; ++j) {
             const uint32_t a[4] = {E4m3x2ToHalf2(k[2 * j] & 0xffff), E4m3x2ToHalf2(k[2 * j + 1] & 0xffff),
@@ -68,8 +68,8 @@ __device__ inline void MultiplyKeys(const Query<Shape>& q, const Addresses<Shape
     for (int tile = 0; tile < Shape::kTiles; ++tile) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        logits[tile][i][j] = sums[0][tile][j] + sums[1][tile][j];
-        if constexpr (kSums == 4) logits[tile][i][j] += sums[2][tile][j] + sums[3][tile][j];
+        s[tile][i][j] = sums[0][tile][j] + sums[1][tile][j];
+        if constexpr (kSums == 4) s[tile][i][j] += sums[2][tile][j] + sums[3][tile][j];
       }
     }
   }
@@ -78,10 +78,10 @@ __device__ inline void MultiplyKeys(const Query<Shape>& q, const Addresses<Shape
 // sums += values * weights. With a mask, a key's values are zero in it unless the token sees the key, and only the
 // token's rows change: nothing is multiplied by a weight of zero.
 template <typename Shape, bool kHasMask>
-__device__ inline void AddValues(const Addresses<Shape, true>& values,
-                                 const uint32_t (&weights)[Shape::kTiles][Shape::kKeys / 16][2],
-                                 const uint32_t (&masks)[Shape::kKeys / 16][2],
-                                 const bool (&is_token)[Shape::kTiles][2], State<Shape>& state) {
+__device__ inline void GemmPv(const LdmatrixAddresses<Shape, true>& values,
+                              const uint32_t (&p_frag)[Shape::kTiles][Shape::kKeys / 16][2],
+                              const uint32_t (&masks)[Shape::kKeys / 16][2], const bool (&is_token)[Shape::kTiles][2],
+                              SoftmaxState<Shape>& state) {
 #pragma unroll
   for (int i = 0; i < Shape::kKeys / 16; ++i) {
 #pragma unroll
@@ -106,10 +106,10 @@ __device__ inline void AddValues(const Addresses<Shape, true>& values,
         const int sixteen = Shape::kIsFloat8 ? vector + j : vector / 2;
 #pragma unroll
         for (int tile = 0; tile < Shape::kTiles; ++tile) {
-          float (&sums)[4] = state.sums[tile][sixteen];
+          float (&sums)[4] = state.o[tile][sixteen];
           float sum[4] = {sums[0], sums[1], sums[2], sums[3]};
-          mma_m16n8k16<std::conditional_t<Shape::kIsFloat8, __half, typename Shape::T>>(sum, a, weights[tile][i][0],
-                                                                                        weights[tile][i][1]);
+          mma_m16n8k16<std::conditional_t<Shape::kIsFloat8, __half, typename Shape::T>>(sum, a, p_frag[tile][i][0],
+                                                                                        p_frag[tile][i][1]);
 #pragma unroll
           for (int k = 0; k < 4; ++k) sums[k] = !kHasMask || is_token[tile][k % 2] ? sum[k] : sums[k];
         }

@@ -5,8 +5,8 @@
 
 namespace paged_attention::decode {
 
-// The query as the second factor of the logits: a lane holds columns of row lane / 4 of each tile. For the rest a
-// lane's rows are lane % 4 * 2 and the next one of each tile, as in the products.
+// The query as the B operand of S = K Q^T: a lane holds columns of row lane / 4 of each tile. For the rest a
+// lane's rows are lane % 4 * 2 and the next one of each tile, as in the MMAs.
 template <typename Shape>
 struct Query {
   uint32_t values[Shape::kTiles][Shape::kDim / 16][2];
@@ -18,9 +18,9 @@ struct Row {
   int head, token;
 };
 
-__device__ inline Row RowOf(const Plan& plan, const Item& item, int row) {
-  const int of_sequence = item.row + min(row, item.rows - 1), token = plan.group_divider.Quotient(of_sequence);
-  return {item.kv_head * plan.group + plan.group_divider.Remainder(of_sequence, token), token};
+__device__ inline Row RowOf(const Plan& plan, const WorkTile& work, int row) {
+  const int of_sequence = work.row + min(row, work.rows - 1), token = plan.group_divider.Quotient(of_sequence);
+  return {work.kv_head * plan.group + plan.group_divider.Remainder(of_sequence, token), token};
 }
 
 // Float8 keys are multiplied as float16. A bfloat16 row is divided by the power of two that brings it into range.
@@ -44,20 +44,20 @@ __device__ inline float ToHalves(uint32_t (&values)[kSteps][2]) {
 }
 
 template <typename Shape>
-__device__ inline void LoadQuery(const Params& p, const Plan& plan, const Item& item, Query<Shape>& q) {
+__device__ inline void LoadQuery(const Params& p, const Plan& plan, const WorkTile& work, Query<Shape>& q) {
   const int lane = Lane();
-  const float scale = p.scale * (p.kv_scales == nullptr ? 1.0f : p.kv_scales[item.kv_head]);
+  const float scale = p.scale * (p.kv_scales == nullptr ? 1.0f : p.kv_scales[work.kv_head]);
 #pragma unroll
   for (int tile = 0; tile < Shape::kTiles; ++tile) {
-    const bool is_row = tile * 8 + lane / 4 < item.rows;
-    const Row row = RowOf(plan, item, tile * 8 + lane / 4);
+    const bool is_row = tile * 8 + lane / 4 < work.rows;
+    const Row row = RowOf(plan, work, tile * 8 + lane / 4);
     const auto* query =
-        static_cast<const uint16_t*>(p.query) + int64_t{(item.query_row + row.token) * plan.heads + row.head} * plan.d;
+        static_cast<const uint16_t*>(p.query) + int64_t{(work.query_row + row.token) * plan.heads + row.head} * plan.d;
 #pragma unroll
     for (int step = 0; step < Shape::kDim / 16; ++step) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        // In the order in which the keys' columns come: see Logits.
+        // In the order in which the keys' columns come: see GemmQk.
         const int column = step * 16 + (Shape::kIsFloat8 ? lane % 4 * 4 + i * 2 : lane % 4 * 2 + i * 8);
         const bool is_there = is_row && column < plan.d;
         q.values[tile][step][i] = is_there ? *reinterpret_cast<const uint32_t*>(query + column) : 0;
@@ -66,8 +66,8 @@ __device__ inline void LoadQuery(const Params& p, const Plan& plan, const Item& 
     float factor = scale;
     const float slope = p.alibi_slopes == nullptr ? 0.0f : p.alibi_slopes[row.head];
     if (Shape::kIsFloat8 && p.dtype == Dtype::kBFloat16) factor *= ToHalves(q.values[tile]);
-    // Waits for the query here. Else the compiler has each slab's first product wait for what it may be the first to
-    // need, and for all else that is counted with it: the block table's entry of the slab after next.
+    // Waits for the query here. Else the compiler has each KV tile's first MMA wait for what it may be the first to
+    // need, and for all else that is counted with it: the block table's entry of the KV tile after next.
     uint32_t& last = q.values[tile][Shape::kDim / 16 - 1][1];
     last = __shfl_sync(kAllLanes, last, lane);
 #pragma unroll

@@ -23,13 +23,13 @@ struct Shape {
   static constexpr bool kIsFloat8 = sizeof(Kv) == 1;
   static constexpr int kDim = kDim_;
 
-  // Columns of the products: query rows of an item in tiles of eight.
+  // Columns of the MMAs: query rows of a work tile in tiles of eight.
   static constexpr int kTiles = kTiles_, kRows = kTiles * 8;
   static constexpr int kWarps = kDim == 256 ? 3 : 6, kThreads = kWarps * kWarpSize;
   static constexpr int kBlocks = kTiles == 1 ? 2 : 1;
 
   // Fewer entries where more rows' maxima and weights need the place.
-  using BlockItems = Items<kThreads, kTiles == 1 ? 8 : 4>;
+  using Scheduler = TileScheduler<kThreads, kTiles == 1 ? 8 : 4>;
 
   // Each warp has a ring of its own. A stage holds as many keys and their values.
   static constexpr int kStages = 2;

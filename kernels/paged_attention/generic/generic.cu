@@ -1,3 +1,8 @@
+// The generic kernel: any arguments, no tensor cores. One CTA of eight warps per token, kv head and four heads of its
+// group; no pipeline: a warp takes every eighth step of keys and loads kUnroll of them before it uses the first.
+//
+//   warp   lanes_per_key lanes hold a key, kElements of it each; S by shuffles, softmax and O in registers
+//   CTA    (m, l, O) of the warps through shared memory, after the one __syncthreads; then the sink and the result
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>

@@ -1,5 +1,10 @@
 // Prefill with mma.sync and cp.async: any GPU from sm_80 on, any head_dim (padded to kHeadDim with zeros), any block
-// size. One block of four warps: one tile of rows of one kv head, over tiles of kKeys keys from the last to the first.
+// size. One CTA of four warps: one tile of rows of one kv head, over KV tiles of kKeys keys from the last to the first.
+// All warps load and compute. Q, K and V have one stage each; V of a KV tile is copied during Q K^T, the next K during
+// P V:
+//
+//   wait K, __syncthreads, start V | S = Q K^T | wait V, __syncthreads, start next K | softmax | O += P V
+//
 // After Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", 2023,
 // arXiv:2307.08691.
 #pragma once

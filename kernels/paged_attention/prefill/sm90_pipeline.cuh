@@ -53,12 +53,13 @@ struct WorkTile {
   bool is_last;  // no tile: all are done
 };
 
-// Barriers: `full` counts what is loaded, `empty` who is done with it; of each stage.
+// Barriers of each stage: `full` counts what is loaded, `empty` who is done with it.
 //
-// Why nobody waits for ever, and for nothing that is over: all warps go through the same tiles in the order chosen, up
-// to the mark behind the last one, and through the same tiles of keys of each, at least one, which they find by the
-// same arithmetic. So the sides of a ring count the same uses, and `empty` keeps them less than a round apart, which a
-// parity can tell. And what a use waits for is the work of others on that use or earlier ones, never on a later one:
+// Why there is no deadlock, and no wait for a phase that is long over: all warps go through the same tiles in the order
+// chosen, up to the mark after the last one, and through the same tiles of keys of each, at least one, which they find
+// by the same arithmetic. So the sides of a ring count the same uses, and `empty` keeps them less than a round apart,
+// which a parity can tell. And what a use waits for is the work of others on that use or earlier ones, never on a later
+// one:
 // - a tile is chosen once the one before it is being loaded, and told once all have taken the last one in its stage;
 // - its query is loaded once the one before in that stage was multiplied with all its keys;
 // - keys and values are loaded in the order in which they are multiplied, once those before in that stage were;
