@@ -91,7 +91,9 @@ def compare_captured_calls() -> None:
     from paired import paired
     from pyxla_kernels.simple_add.simple_add import simple_add
 
-    from pyxla import hlo, hlo_text, raw_call
+    from pyxla import hlo
+    from pyxla.hlo import text as hlo_text
+    from pyxla.testing import direct_call
 
     length, size = 136, 1024
     x, y = torch.zeros(size, device=torch_xla.device()), torch.ones(size, device=torch_xla.device())
@@ -119,14 +121,14 @@ def compare_captured_calls() -> None:
     def graph_step():
         arrays = [cupy.zeros(size, dtype=cupy.float32), cupy.empty(size, dtype=cupy.float32)]
         ones = cupy.ones(size, dtype=cupy.float32)
-        buffers = [raw_call.Buffer(a.data.ptr, (size,), torch.float32, a) for a in (*arrays, ones)]
+        buffers = [direct_call.Buffer(a.data.ptr, (size,), torch.float32, a) for a in (*arrays, ones)]
         stream = cupy.cuda.Stream(non_blocking=True)
         cupy.cuda.runtime.deviceSynchronize()
         with stream:
             stream.begin_capture()
             for i in range(length):
                 arguments = {"a": buffers[i % 2], "b": buffers[2], "alpha": 0.5}
-                raw_call.prepare(simple_add, arguments, (buffers[1 - i % 2],))(stream.ptr)
+                direct_call.prepare(simple_add, arguments, (buffers[1 - i % 2],))(stream.ptr)
             graph = stream.end_capture()
 
         def step():

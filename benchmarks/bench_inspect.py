@@ -28,7 +28,7 @@ print([t.cpu().shape for t in results if t is not None])
 # A chain of 100 matrix products with a call between them: compiled, with and without files; looked at; in a child.
 IN_PROCESS = """
 import statistics, time, torch, torch_xla, pyxla
-from pyxla import dump
+from pyxla.hlo import dump
 simple_add = torch.ops.xla_gpu.simple_add
 
 def step(x, n):

@@ -105,7 +105,7 @@ def _draw(module: Any, stage: str) -> Drawing:
 
 
 def _boxes_and_edges(module: Any, stage: str) -> tuple[dict[str, Box], list[tuple[str, str]]]:
-    from pyxla.hlo_graph import CALLS, Graph
+    from pyxla.hlo.graph import CALLS, Graph
 
     graph = Graph(getattr(module, stage))
     targets = _targets(getattr(module, stage))
@@ -137,7 +137,7 @@ def _boxes_and_edges(module: Any, stage: str) -> tuple[dict[str, Box], list[tupl
 
 
 def _targets(text: str) -> dict[str, str]:
-    from pyxla.hlo_text import custom_calls
+    from pyxla.hlo.text import custom_calls
 
     return {call.name: call.target for call in custom_calls(text)}
 

@@ -30,7 +30,7 @@ def load_cases(op_name: str, folder: str) -> list[Any]:
             raise
         hint = "copy kernels/simple_add/cases.py and adapt it"
         raise DevtoolError(f"hlo: {op_name}: expected {wanted}, got none", hint) from None
-    from pyxla.case import cases_name, cases_of
+    from pyxla.testing.case import cases_name, cases_of
     from pyxla.torch_ops import discovery
     from pyxla.torch_ops.custom_op import find_op
 
@@ -57,7 +57,7 @@ def inspect_case(op_name: str, case: Any) -> tuple[str, Any]:
     import torch_xla
 
     from pyxla import hlo
-    from pyxla.inspection import inspecting
+    from pyxla.inspection.inspection import inspecting
     from pyxla.torch_ops.custom_op import find_op
 
     op = find_op(op_name)
@@ -90,7 +90,7 @@ def inspect_script(script: Path, arguments: Sequence[str]) -> Any:
         before = _written_at(folder)
         with _stdout_to_stderr():
             _run(script, arguments)
-        from pyxla.dump import in_order
+        from pyxla.hlo.dump import in_order
 
         seen = _read(in_order(path for path, at in _written_at(folder).items() if before.get(path) != at))
     if not seen.modules:
@@ -131,8 +131,9 @@ def _stdout_to_stderr() -> Iterator[None]:
 
 
 def _dump_folder(folder: Path) -> Path:
-    """Where XLA writes: the folder that the user's XLA_FLAGS name, else this one. As pyxla.dump has it, which is not
-    imported here: it brings torch, and the script comes first.
+    """Where XLA writes: the folder that the user's XLA_FLAGS name, else this one. As pyxla.hlo.dump has it.
+
+    Not imported from there: it brings torch, and the script comes first.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     named = [word.partition("=")[2] for word in flags.split() if word.startswith("--xla_dump_to=")]
@@ -180,7 +181,7 @@ def _show(error: BaseException, script: Path) -> None:
 
 
 def _read(files: Sequence[Path]) -> Any:
-    from pyxla.inspection import Inspection, read_files
+    from pyxla.inspection.inspection import Inspection, read_files
 
     torch_xla = sys.modules.get("torch_xla")
     device = torch_xla.runtime.device_type() if torch_xla else None

@@ -1,20 +1,47 @@
-"""pytest plugin of `devtool test`: writes down each test's outcome, which pytest itself only prints."""
+"""pytest plugin of `devtool test`: leaves out slow tests, and writes down each test's outcome and time.
+
+Under pytest-xdist reports come from the workers, which also select the tests; only the first process writes.
+"""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
+import pytest
+
 _outcomes: dict[str, str] = {}
+_seconds: Counter[str] = Counter()
+_LEFT_OUT = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser) -> None:
-    parser.getgroup("devtool").addoption(
-        "--devtool-outcomes", metavar="FILE", help="write the outcomes to FILE as JSON"
-    )
+    group = parser.getgroup("devtool")
+    group.addoption("--devtool-outcomes", metavar="FILE", help="write outcomes, seconds and what was left out to FILE")
+    group.addoption("--without-slow", action="store_true", help="leave out the tests that are marked as slow")
+
+
+@pytest.hookimpl(tryfirst=True)  # before hypothesis looks for the profile
+def pytest_configure() -> None:
+    from hypothesis import settings
+
+    # Of `devtool test --all`. A test that names a number of its own keeps it: each example of it costs a call of XLA.
+    settings.register_profile("thorough", settings.get_profile("ci"), max_examples=1000)
+
+
+# After the selection by -k and -m, and after other plugins have marked tests.
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items) -> None:
+    slow = [item for item in items if item.get_closest_marker("slow")] if config.getoption("--without-slow") else []
+    config.stash[_LEFT_OUT] = len(slow)
+    if slow:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
 
 
 def pytest_runtest_logreport(report) -> None:
+    _seconds[report.nodeid] += report.duration  # with its set-up, which is where a fixture shows
     # A test that fails while it is set up or torn down has failed, whatever its call did.
     if (report.outcome != "passed" or report.when == "call") and _outcomes.get(report.nodeid) != "failed":
         _outcomes[report.nodeid] = report.outcome
@@ -25,7 +52,17 @@ def pytest_collectreport(report) -> None:
         _outcomes[report.nodeid] = "failed"
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node) -> None:
+    # Each worker of pytest-xdist selects from all tests, so one says it for all.
+    node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist's own sends what a worker leaves
 def pytest_sessionfinish(session) -> None:
-    path = session.config.getoption("--devtool-outcomes")
-    if path:
-        Path(path).write_text(json.dumps(_outcomes))
+    config, path = session.config, session.config.getoption("--devtool-outcomes")
+    left_out = config.stash.get(_LEFT_OUT, 0)
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["left_out"] = left_out
+    elif path:
+        Path(path).write_text(json.dumps({"outcomes": _outcomes, "seconds": _seconds, "left_out": left_out}))

@@ -1,4 +1,4 @@
-"""The table of `devtool test`: what the checks of each op saw (pyxla/testing.py leaves the records)."""
+"""The table of `devtool test`: what the checks of each op saw (pyxla/testing/op_checks.py leaves the records)."""
 
 from __future__ import annotations
 

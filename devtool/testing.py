@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -25,6 +25,8 @@ from devtool.run import locate, run_through
 
 # pytest's exit statuses.
 _USAGE_ERROR, _NO_TESTS = 4, 5
+# How many tests are named as the slowest, if they took so many seconds.
+_SLOWEST, _WORTH_NAMING = 25, 1.0
 _SANITIZER_ENVIRONMENT = {
     "address": {
         # Python and torch keep much of what they allocate until the process ends.
@@ -46,6 +48,8 @@ def run_tests(
     options: Options,
     arguments: Sequence[str],
     *,
+    everything: bool = False,
+    processes: int = 1,
     raw: bool = False,
     gpu_sanitizer: str | None = None,
 ) -> int:
@@ -56,6 +60,8 @@ def run_tests(
         device: "cpu", "cuda" or "auto".
         options: how to build.
         arguments: for pytest.
+        everything: also the tests that are marked as slow, and more examples of each search through inputs.
+        processes: of pytest; a test file runs in one of them.
         raw: only the raw calls of the handlers, without XLA.
         gpu_sanitizer: a tool of compute-sanitizer, for raw calls on CUDA: XLA's memory is one large allocation, in
             which the tool sees no access that goes astray.
@@ -81,7 +87,9 @@ def run_tests(
         command = [
             *sanitizer, sys.executable, "-m", "pytest", "-p", "pyxla.pytest_plugin", "-p", "devtool.pytest_outcomes",
             "--device", device, "--pyxla-records", str(records), "--devtool-outcomes", str(outcomes),
-            *(["--raw"] if raw else []), *captured, *files, *arguments,
+            *(["--hypothesis-profile=thorough"] if everything else ["--without-slow"]),
+            *(["-n", str(processes)] if processes > 1 else []), *(["--raw"] if raw else []),
+            *captured, *files, *arguments,
         ]  # fmt: skip
         status = run_through(command, project.root(), environment)
         seen = json.loads(records.read_text()) if records.is_file() else {"device": {"kind": device}, "checks": []}
@@ -89,16 +97,34 @@ def run_tests(
     print_table(seen["checks"])
     # What ran a part of the tests, or another library, says little of the op.
     if not (arguments or raw or options.sanitize):
-        keep_tests(begun, status, seen["device"], seen["checks"], ended)
-    counts = Counter(ended.values()) if ended is not None else None
+        keep_tests(begun, status, seen["device"], seen["checks"], ended and ended["outcomes"])
+    counts = Counter(ended["outcomes"].values()) if ended is not None else None
+    left_out = ended["left_out"] if ended is not None else 0
     if status != _FOUND:
-        _require_results(status, counts, names, options)
+        _require_results(status, counts, names, options, left_out)
     if counts is not None:
-        click.echo(", ".join(f"{counts[outcome]} {outcome}" for outcome in ("passed", "failed", "skipped")))
+        _print_slowest(ended["seconds"])
+        said = [f"{counts[outcome]} {outcome}" for outcome in ("passed", "failed", "skipped")]
+        said += [f"{left_out} slow ones left out ({_command_for_all(names)})"] if left_out else []
+        click.echo(", ".join(said))
     if status == _FOUND:
         message = f"test: --sanitize: expected {gpu_sanitizer} to find nothing, got what it reports above"
         raise DevtoolError(message, "look at the first report: the access, the kernel and its line")
     return min(status, FAILED)
+
+
+def _print_slowest(seconds: Mapping[str, float]) -> None:
+    slowest = sorted(seconds.items(), key=lambda item: -item[1])[:_SLOWEST]
+    slowest = [(test, taken) for test, taken in slowest if taken >= _WORTH_NAMING]
+    if slowest:
+        click.echo("slowest tests, in seconds:")
+        for test, taken in slowest:
+            click.echo(f"{taken:7.1f}  {test}")
+        click.echo()
+
+
+def _command_for_all(names: Sequence[str]) -> str:
+    return " ".join(["devtool test", *names, "--all"])
 
 
 def _gpu_sanitizer(tool: str, device: str) -> list[str]:
@@ -179,12 +205,16 @@ def _sanitizer_runtime(sanitize: str | None) -> list[str]:
     return [path]
 
 
-def _require_results(status: int, counts: dict | None, names: Sequence[str], options: Options) -> None:
+def _require_results(
+    status: int, counts: dict | None, names: Sequence[str], options: Options, left_out: int = 0
+) -> None:
     if status == _USAGE_ERROR:
         message = "test: pytest: expected arguments that it takes, got others (see above)"
         raise DevtoolError(message, "pytest --help", MISUSED)
     if status == _NO_TESTS:
-        raise DevtoolError("test: pytest: expected a test, got none with these arguments", "leave out -k or -m")
+        got = f"only slow ones, {left_out} of them," if left_out else "none"
+        hint = _command_for_all(names) if left_out else "leave out -k or -m"
+        raise DevtoolError(f"test: pytest: expected a test, got {got} with these arguments", hint)
     if counts is None or status < 0:  # also one that died after its last test
         got, hint = f"exit status {status} before its end", "look at the message above"
         if status < 0:

@@ -10,15 +10,20 @@ import os
 # result is read (pyxla/lowering/lower.py, await_uploads). torch_xla reads this when it starts its client.
 os.environ.setdefault("PJRT_CPU_ASYNC_CLIENT", "0")
 
-from pyxla.artifact import Artifact, load_artifact
-from pyxla.assertions import assert_custom_calls, assert_no_copies, assert_no_fallback, assert_no_recompilation
-from pyxla.deviceless import compiled_for
+from pyxla.artifact.load import Artifact, load_artifact
+from pyxla.artifact.save import export
 from pyxla.errors import ArgumentError, ArtifactError, DefinitionError, LibraryError, PyxlaError
-from pyxla.export import export
-from pyxla.inspection import Inspection, inspect, inspecting
+from pyxla.inspection.ahead_of_time import compiled_for
+from pyxla.inspection.assertions import (
+    assert_custom_calls,
+    assert_no_copies,
+    assert_no_fallback,
+    assert_no_recompilation,
+)
+from pyxla.inspection.inspection import Inspection, inspect, inspecting
 from pyxla.op.arguments import Check
 from pyxla.op.numerics import accumulation_dtype
-from pyxla.shard import shard
+from pyxla.spmd.shard import shard
 from pyxla.sync import drain_errors, sync
 from pyxla.torch_ops.custom_op import CustomOp, custom_op, find_op
 from pyxla.torch_ops.discovery import load_all as _load_all

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
-_NO_PARAMETERS = SimpleNamespace(params={})
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyxla.testing.case import Case
+
+# A property of a test's report: a record of pyxla.testing. Reports come from the workers of pytest-xdist too.
+_RECORD = "pyxla_record"
+_records: list[dict] = []
 
 
 def pytest_addoption(parser) -> None:
@@ -20,6 +30,8 @@ def pytest_addoption(parser) -> None:
 
 
 def pytest_configure(config) -> None:
+    # For ops outside this checkout, whose settings do not name the marker.
+    config.addinivalue_line("markers", "slow: devtool test leaves it out, devtool test --all does not")
     os.environ["PJRT_DEVICE"] = config.getoption("--device").upper()
     from pyxla import hlo
 
@@ -30,12 +42,22 @@ def pytest_configure(config) -> None:
 
 
 def pytest_collection_modifyitems(config, items) -> None:
-    if config.getoption("--raw"):
-        from pyxla.testing import check_raw
+    from pyxla import testing
 
-        kept = [i for i in items if check_raw in getattr(i, "callspec", _NO_PARAMETERS).params.values()]
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = kept
+    checks = [(item, *_check_and_case(item)) for item in items]
+    if config.getoption("--raw"):
+        items[:] = [item for item, check, _ in checks if check is testing.check_raw]
+        config.hook.pytest_deselected(items=[item for item, check, _ in checks if check is not testing.check_raw])
+        return
+    seen = set()
+    for item, check, case in checks:
+        if case is None or check not in testing.CHECKS_OF_A_FORM:
+            continue
+        others = sorted((name, id(value)) for name, value in item.callspec.params.items() if value is not case)
+        form = (item.parent.nodeid, item.originalname, *others, _form(case))
+        if form in seen:
+            item.add_marker(pytest.mark.slow)
+        seen.add(form)
 
 
 def pytest_runtest_setup() -> None:
@@ -49,12 +71,40 @@ def pytest_runtest_setup() -> None:
         backend.openxla.kwargs.pop("bw_compiler", None)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    try:
+        return (yield)
+    finally:
+        # Tests that import no checks leave no records.
+        if checks := sys.modules.get("pyxla.testing.op_checks"):
+            item.user_properties += [(_RECORD, record) for record in checks.RECORDS]
+            checks.RECORDS.clear()
+
+
+def pytest_runtest_logreport(report) -> None:
+    if report.when == "call":
+        _records.extend(record for name, record in report.user_properties if name == _RECORD)
+
+
 def pytest_sessionfinish(session) -> None:
     path = session.config.getoption("--pyxla-records")
-    if path:
-        from pyxla.testing import RECORDS
+    if path and not hasattr(session.config, "workerinput"):
+        Path(path).write_text(json.dumps({"device": _device(), "checks": _records}))
 
-        Path(path).write_text(json.dumps({"device": _device(), "checks": RECORDS}))
+
+def _check_and_case(item) -> tuple[Callable | None, Case | None]:
+    """The check and the case that a test is made of; None for what it lacks."""
+    from pyxla import testing
+
+    values = list(item.callspec.params.values()) if hasattr(item, "callspec") else []
+    check = next((value for value in values if any(value is known for known in testing.CHECKS)), None)
+    return check, next((value for value in values if check and isinstance(value, testing.Case)), None)
+
+
+@functools.cache
+def _form(case: Case) -> tuple:
+    return case.form()
 
 
 def _device() -> dict[str, str]:

@@ -8,8 +8,8 @@ import torch_xla
 import torch_xla.runtime
 
 import pyxla
-from pyxla.artifact_file import ArtifactFile, write_artifact
-from pyxla.artifact_manifest import Manifest
+from pyxla.artifact.archive import ArtifactFile, write_artifact
+from pyxla.artifact.manifest import Manifest
 from pyxla.errors import ArgumentError, ArtifactError, DefinitionError, LibraryError
 
 DEVICE = torch_xla.device()

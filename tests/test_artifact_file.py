@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyxla.artifact_file import ArtifactFile, write_artifact
-from pyxla.artifact_manifest import CallTarget, Manifest, Output, Tensor, read_manifest
+from pyxla.artifact.archive import ArtifactFile, write_artifact
+from pyxla.artifact.manifest import CallTarget, Manifest, Output, Tensor, read_manifest
 from pyxla.errors import ArtifactError
 
 MANIFEST = Manifest(
@@ -179,7 +179,7 @@ def test_a_newer_format_version(content, place, version, hint):
 
 
 def test_an_older_format_version(content, place, monkeypatch):
-    monkeypatch.setattr("pyxla.artifact_file.FORMAT", 2)
+    monkeypatch.setattr("pyxla.artifact.archive.FORMAT", 2)
     place.write_bytes(content)
     with pytest.raises(ArtifactError) as caught:
         ArtifactFile.open(place)

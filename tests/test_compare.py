@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyxla.compare import Worst, compare, worst_element
+from pyxla.testing.tolerance import Worst, compare, worst_element
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SIZES = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}

@@ -14,7 +14,8 @@ from pyxla_kernels.rms_norm.rms_norm import rms_norm
 from pyxla_kernels.simple_add.simple_add import simple_add
 
 import pyxla
-from pyxla import custom_op, drain_errors, hlo, hlo_text, sync
+from pyxla import custom_op, drain_errors, hlo, sync
+from pyxla.hlo import text as hlo_text
 from pyxla.library import register
 from pyxla.library.find import Library
 from pyxla.library.op_table import read_op_table

@@ -90,7 +90,7 @@ def test_plugin_of_an_installed_wheel(tmp_path, installed, want):
     for cuda in installed:
         wheel(tmp_path, cuda, f"0.{cuda}")
     hidden = "none" if 13 in installed else "cuda13"
-    script = f"""from pyxla import cuda_plugin
+    script = f"""from pyxla.pjrt import cuda_plugin
 real = cuda_plugin._in_package
 cuda_plugin._in_package = lambda package, name: None if "{hidden}" in name else real(package, name)
 p = cuda_plugin.find_plugin()

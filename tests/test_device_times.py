@@ -1,9 +1,9 @@
-"""pyxla.device_times on profiles in text form: whose time it is, what lies inside what, and what a profile lacks."""
+"""pyxla.inspection.profile on profiles in text form: whose time it is, what contains what, and what a profile lacks."""
 
 import pytest
 from jaxlib._profile_data import ProfileData
 
-from pyxla.device_times import DeviceTimes, kernels_in
+from pyxla.inspection.profile import DeviceTimes, kernels_in
 
 PLANE = """
 planes {{ name: "{plane}" lines {{ name: "line" {events} }} {names}
@@ -64,7 +64,7 @@ def test_what_the_profiler_says_of_dropped_events():
 
 
 def test_a_gpu_s_profile_that_is_full(monkeypatch):
-    monkeypatch.setattr("pyxla.device_times._KEPT", 2)
+    monkeypatch.setattr("pyxla.inspection.profile._KEPT", 2)
     data = profile(("a", 0, 0, 1), ("b", 0, 2, 1), plane="/device:GPU:0")
     assert times(data).notes == ["/device:GPU:0: the profile holds 2 events; XLA drops what comes after a million"]
     assert times(profile(("a", 0, 0, 1), plane="/device:GPU:0")).notes == []

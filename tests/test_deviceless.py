@@ -13,7 +13,9 @@ from pyxla_kernels.common.custom_calls import to_xla
 
 import pyxla
 from devtool.hlo_output import GPUS
-from pyxla import ArgumentError, LibraryError, PyxlaError, deviceless, hlo, hlo_text
+from pyxla import ArgumentError, LibraryError, PyxlaError, hlo
+from pyxla.hlo import text as hlo_text
+from pyxla.inspection import ahead_of_time
 from pyxla.nn import in_mode
 from pyxla.pjrt import cuda_plugin
 from tests.conftest import ROOT
@@ -36,7 +38,7 @@ def seen():
     return pyxla.inspect(normed, torch.randn(64, 256).to(DEVICE), torch.ones(256, device=DEVICE))
 
 
-@pytest.mark.parametrize("gpu", deviceless.GPUS)
+@pytest.mark.parametrize("gpu", ahead_of_time.GPUS)
 def test_compiled_for_each_gpu(seen, gpu):
     (module,) = pyxla.compiled_for(seen, gpu).modules
     (call,) = module.calls
@@ -63,9 +65,9 @@ def test_a_cache_is_updated_in_place_on_cuda(mode):
 
 
 def test_library_without_code_for_the_gpu(seen, monkeypatch):
-    capability, fields = deviceless.GPUS["A100"]
+    capability, fields = ahead_of_time.GPUS["A100"]
     assert capability == (8, 0)
-    monkeypatch.setitem(deviceless.GPUS, "V100", ((7, 0), fields))
+    monkeypatch.setitem(ahead_of_time.GPUS, "V100", ((7, 0), fields))
     with pytest.raises(LibraryError, match=r"^rms_norm: CUDA architecture: expected code for sm_70, got "):
         pyxla.compiled_for(seen, "V100")
 
@@ -80,8 +82,8 @@ def test_module_that_cuda_does_not_compile(seen):
 
 def test_plugin_that_takes_no_description(seen, monkeypatch):
     """An older one, or another vendor's: jaxlib's own error came through."""
-    monkeypatch.setattr(deviceless, "_description", lambda gpu: "no description")
-    monkeypatch.setattr(deviceless, "_device", deviceless._device.__wrapped__)
+    monkeypatch.setattr(ahead_of_time, "_description", lambda gpu: "no description")
+    monkeypatch.setattr(ahead_of_time, "_device", ahead_of_time._device.__wrapped__)
     with pytest.raises(PyxlaError, match=r"^compiled_for: plugin: expected one that compiles .*, got FAILED_PREC"):
         pyxla.compiled_for(seen, "H200")
 
@@ -96,7 +98,7 @@ def test_devtool_hlo_for_a_gpu():
 
 
 def test_gpus_of_devtool_are_those_of_pyxla():
-    assert tuple(deviceless.GPUS) == GPUS
+    assert tuple(ahead_of_time.GPUS) == GPUS
 
 
 def test_gpu_that_nobody_described(seen):
@@ -116,7 +118,7 @@ def test_without_the_plugin(seen, monkeypatch):
     monkeypatch.setenv("PYXLA_PJRT_PLUGIN", "/no/such/plugin.so")
     # Without their caches, which keep what a process can load once.
     for name in ("_plugin", "_device"):
-        monkeypatch.setattr(deviceless, name, getattr(deviceless, name).__wrapped__)
+        monkeypatch.setattr(ahead_of_time, name, getattr(ahead_of_time, name).__wrapped__)
     cuda_plugin.find_plugin.cache_clear()
     try:
         with pytest.raises(

@@ -10,7 +10,7 @@ from pyxla_kernels.common.custom_calls import to_xla
 
 import pyxla
 from pyxla import testing
-from pyxla.torch_ops.custom_op import NAMESPACE
+from pyxla.op.definition import NAMESPACE
 from tests.test_layers import OPS
 
 pytestmark = pytest.mark.skipif(

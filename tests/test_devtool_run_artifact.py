@@ -207,7 +207,7 @@ def test_an_artifact_that_is_none(artifact, run, tmp_path):
 
 
 def test_another_library(artifact, run, monkeypatch):
-    from pyxla import artifact as module
+    from pyxla.artifact import load as module
 
     class Other:
         class table:

@@ -150,7 +150,7 @@ def test_names_in_a_text_lead_to_their_reference(site):
 
 def test_docstrings_are_read_as_they_are_written(site):
     """Two names on one line are two entries; a dash is no pair of hyphens, and an option's hyphens are no dash."""
-    text = text_of(site / "reference/python/pyxla.raw_call.html")
+    text = text_of(site / "reference/python/pyxla.testing.direct_call.html")
     assert text.count("\N{EN DASH}ofthedense,row-majorarraythere.") == 2
     assert "--device" in text_of(site / "reference/cli/bench.html")
 

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 import pyxla
-from pyxla import dump, inspection
+from pyxla.hlo import dump
+from pyxla.inspection import inspection
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("probe_library")
@@ -17,7 +18,7 @@ import os, sys, pathlib, tempfile
 import torch, torch_xla
 import torch_xla.debug.metrics as metrics
 import pyxla
-from pyxla import dump
+from pyxla.hlo import dump
 
 def compiled():
     return (metrics.metric_data("CompileTime") or [0])[0]

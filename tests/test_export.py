@@ -12,7 +12,7 @@ import torch_xla.runtime
 
 import pyxla
 from pyxla import hlo, testing
-from pyxla.compare import compare
+from pyxla.testing.tolerance import compare
 from pyxla.torch_ops.custom_op import find_op
 
 DEVICE = torch_xla.device()

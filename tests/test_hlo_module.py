@@ -5,11 +5,11 @@ import re
 import pytest
 
 import pyxla
-from pyxla import hlo_attributes
-from pyxla.hlo_graph import Graph, bytes_of
-from pyxla.hlo_module import read_module
-from pyxla.inspection import read_files
-from pyxla.memory_plan import read_memory_plan
+from pyxla.hlo import attributes as hlo_attributes
+from pyxla.hlo.buffer_assignment import read_memory_plan
+from pyxla.hlo.graph import Graph, bytes_of
+from pyxla.hlo.module import read_module
+from pyxla.inspection.inspection import read_files
 
 
 @pytest.mark.parametrize(

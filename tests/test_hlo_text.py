@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyxla import hlo_text
-from pyxla.hlo_text import CustomCall
+from pyxla.hlo import text as hlo_text
+from pyxla.hlo.text import CustomCall
 
 LOWERED = """\
 HloModule IrToHlo.17, entry_computation_layout={(f32[])->(f32[2,8]{1,0})}

@@ -208,7 +208,7 @@ def test_a_run_that_is_counted_late(monkeypatch):
         return add(x, x)
 
     fn().cpu()
-    monkeypatch.setattr(pyxla.dump, "executions", lambda: 0)
+    monkeypatch.setattr(pyxla.hlo.dump, "executions", lambda: 0)
     assert pyxla.inspect(fn).calls("xla_gpu_probe_optionals")
 
 

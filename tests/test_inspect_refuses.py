@@ -7,7 +7,7 @@ import torch
 import torch_xla
 
 import pyxla
-from pyxla import dump
+from pyxla.hlo import dump
 from tests.probe import probe_ops
 
 pytestmark = pytest.mark.usefixtures("probe_library")

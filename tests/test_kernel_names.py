@@ -5,7 +5,7 @@ from jaxlib._profile_data import ProfileData
 from pyxla_kernels.rms_norm.rms_norm import rms_norm
 
 import pyxla
-from pyxla.device_times import DeviceTimes, kernels_in, profiling
+from pyxla.inspection.profile import DeviceTimes, kernels_in, profiling
 from pyxla.library.kernel_names import kernel_names
 from pyxla.library.op_table import read_op_table
 from tests.conftest import ROOT

@@ -35,7 +35,7 @@ from torch_xla.core import xla_builder
 x = torch.ones(2, 3).to(torch_xla.device())
 print(torch.ops.xla_gpu.simple_add(x, x, 2.0).cpu().tolist())
 from pyxla.library import register
-print(registry._registered[("xla_gpu_simple_add", "Host")])
+print(register._registered[("xla_gpu_simple_add", "Host")])
 """
     output = run_script(script, preload=str(BUILT / "libsimple_add.so")).stdout.splitlines()
     assert output == [str([[3.0] * 3] * 2), str(BUILT / "libsimple_add.so")]
@@ -45,7 +45,7 @@ print(registry._registered[("xla_gpu_simple_add", "Host")])
 def test_preloaded_library_by_a_path_that_the_loader_fills_in(variable):
     """Read as a path, it was a file that is not there, and `import torch_xla` failed."""
     built = os.path.relpath(BUILT, Path(sys.executable).resolve().parent)
-    script = "import torch_xla; from pyxla import registry; print(*registry._registered.values())"
+    script = "import torch_xla; from pyxla.library import register; print(*register._registered.values())"
     output = run_script(script, preload=f"{variable}/{built}/libsimple_add.so").stdout.split()
     assert output == [str(BUILT / "libsimple_add.so")]
 
@@ -54,9 +54,9 @@ def test_without_preload_the_built_library_is_registered_on_first_use():
     script = """
 import torch, torch_xla
 from pyxla.library import register
-print(registry._registered)
+print(register._registered)
 x = torch.ones(2).to(torch_xla.device())
-print(torch.ops.xla_gpu.simple_add(x, x).cpu().tolist(), registry._registered.keys())
+print(torch.ops.xla_gpu.simple_add(x, x).cpu().tolist(), register._registered.keys())
 """
     output = run_script(script).stdout.splitlines()
     assert output == ["{}", "[2.0, 2.0] dict_keys([('xla_gpu_simple_add', 'Host')])"]
@@ -64,7 +64,7 @@ print(torch.ops.xla_gpu.simple_add(x, x).cpu().tolist(), registry._registered.ke
 
 def test_preloaded_library_without_a_definition(tmp_path):
     path = compile_library(ROOT / "tests/probe/probe_ffi.cc", tmp_path / "libprobe.so")
-    script = "import torch_xla; from pyxla import registry; print(len(registry._registered))"
+    script = "import torch_xla; from pyxla.library import register; print(len(register._registered))"
     result = run_script(script, preload=str(path))
     assert result.stdout.split() == ["9"]
     assert f"probe: definition: expected probe.py, got none for {path}" in result.stderr

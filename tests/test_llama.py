@@ -15,8 +15,9 @@ from examples.llama.config import CONFIGS
 from examples.llama.engine import Engine
 from examples.llama.scheduler import Request
 from examples.llama.weights import hf_shapes, load
-from pyxla import hlo, hlo_text
-from pyxla.dump import executions
+from pyxla import hlo
+from pyxla.hlo import text as hlo_text
+from pyxla.hlo.dump import executions
 from pyxla.nn import PagedKVCache
 from tests.llama_reference import float8_cache, logits, reference, tensors
 

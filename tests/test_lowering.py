@@ -9,8 +9,9 @@ import torch
 import torch_xla
 import torch_xla.runtime
 
-from pyxla import hlo, hlo_text
+from pyxla import hlo
 from pyxla.errors import PyxlaError
+from pyxla.hlo import text as hlo_text
 from pyxla.lowering.lower import Lowering
 from tests.probe import probe_ops as ops
 

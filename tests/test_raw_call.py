@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyxla_kernels.rms_norm.rms_norm import rms_norm
 
-from pyxla import raw_call
 from pyxla.errors import ArgumentError, LibraryError, PyxlaError
-from pyxla.raw_memory import call_raw
+from pyxla.testing import direct_call
+from pyxla.testing.device_memory import call_raw
 from tests.probe import probe_ops as ops
 from tests.test_lowering import attributes
 
@@ -19,7 +19,7 @@ from tests.test_lowering import attributes
 @pytest.fixture
 def call(probe_library):
     def call(op, arguments: dict, results: tuple) -> tuple:
-        raw_call.prepare(op, arguments, results, "Host", library=probe_library)()
+        direct_call.prepare(op, arguments, results, "Host", library=probe_library)()
         return results
 
     return call
@@ -74,7 +74,7 @@ def test_workspace_is_there_and_empty_on_the_cpu(call):
 
 def test_a_call_can_be_made_again(probe_library):
     cache = torch.zeros(3)
-    again = raw_call.prepare(ops.probe_increment, {"cache": cache, "by": 1.5}, (), "Host", library=probe_library)
+    again = direct_call.prepare(ops.probe_increment, {"cache": cache, "by": 1.5}, (), "Host", library=probe_library)
     for _ in range(3):
         again()
     assert cache.tolist() == [4.5] * 3
@@ -82,7 +82,7 @@ def test_a_call_can_be_made_again(probe_library):
 
 def test_error_of_the_handler(probe_library):
     x = torch.ones(2)
-    failing = raw_call.prepare(ops.probe_fail, {"x": x}, (torch.empty(2),), "Host", library=probe_library)
+    failing = direct_call.prepare(ops.probe_fail, {"x": x}, (torch.empty(2),), "Host", library=probe_library)
     failing()
     x[0] = -1
     for _ in range(2):
@@ -110,12 +110,12 @@ def test_what_the_op_does_not_take(probe_library):
         ({}, (out.half(),), r"rms_norm: result 0: expected .* torch.float32, got \(2, 8\) of torch.float16"),
     ):
         with pytest.raises(ArgumentError, match=message):
-            raw_call.prepare(rms_norm, good | changes, results, "Host")
+            direct_call.prepare(rms_norm, good | changes, results, "Host")
     with pytest.raises(LibraryError, match="rms_norm: target: expected xla_gpu_rms_norm on Host, got xla_gpu_probe_"):
-        raw_call.prepare(rms_norm, good, (out,), "Host", library=probe_library)
+        direct_call.prepare(rms_norm, good, (out,), "Host", library=probe_library)
 
 
-@pytest.mark.parametrize("call", [call_raw, lambda op, given, where: raw_call.prepare(op, given, (), where)])
+@pytest.mark.parametrize("call", [call_raw, lambda op, given, where: direct_call.prepare(op, given, (), where)])
 @pytest.mark.parametrize("given", [{}, {"weight": None, "eps": 1.0}, {"x": torch.ones(2, 8), "weight": None, "to": 3}])
 def test_missing_and_unknown_arguments(call, given):
     """A missing one was a KeyError, an unknown one was dropped."""
@@ -127,11 +127,13 @@ def test_missing_and_unknown_arguments(call, given):
 
 def test_workspace_of_a_call_on_buffers(probe_library):
     x, out = torch.zeros(3), torch.empty(1)
-    buffers = [raw_call.Buffer(t.data_ptr(), tuple(t.shape), t.dtype, t) for t in (x, out)]
+    buffers = [direct_call.Buffer(t.data_ptr(), tuple(t.shape), t.dtype, t) for t in (x, out)]
 
     def prepare(**workspace):
         arguments = {"x": buffers[0], "size": 5}
-        return raw_call.prepare(ops.probe_workspace, arguments, buffers[1:], "Host", library=probe_library, **workspace)
+        return direct_call.prepare(
+            ops.probe_workspace, arguments, buffers[1:], "Host", library=probe_library, **workspace
+        )
 
     with pytest.raises(ArgumentError, match=r"^probe_workspace: workspace: expected 0 bytes of memory, got none$"):
         prepare()

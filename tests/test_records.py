@@ -13,6 +13,7 @@ import torch
 from devtool import bench_plot, project, records, report_plots, report_view
 from devtool.records import fingerprint, keep_bench, keep_tests, read_benches, read_tests
 from pyxla import ArgumentError, hlo, pytest_plugin, testing
+from pyxla.testing import op_checks
 from tests import bench_run
 
 DEVICE = {"kind": "cpu", "name": "A processor"}
@@ -160,12 +161,12 @@ def test_check_records_the_worst_element_and_what_it_may_be_off():
 
     third = torch.tensor([1.0, 1 / 3, 5.0], dtype=torch.bfloat16)
     case = testing.Case("thirds", "why", lambda g: {"a": third, "b": third, "alpha": 2.0})
-    count = len(testing.RECORDS)
+    count = len(op_checks.RECORDS)
     try:
         testing.check_cpu(simple_add, case)
-        (record,) = testing.RECORDS[count:]
+        (record,) = op_checks.RECORDS[count:]
     finally:
-        del testing.RECORDS[count:]
+        del op_checks.RECORDS[count:]
     wide = third.double() * 3
     errors = (wide.bfloat16().double() - wide).abs()
     # A unit in the last place of bfloat16 is 2^-7 of the power of two below, beside 16 roundings of the largest value.
@@ -180,13 +181,13 @@ def test_check_that_fails_records_why():
     from pyxla_kernels.simple_add.simple_add import simple_add
 
     case = testing.Case("bad", "why", lambda g: {"a": torch.ones(2), "b": torch.ones(2).half(), "alpha": 2.0})
-    count = len(testing.RECORDS)
+    count = len(op_checks.RECORDS)
     try:
         with pytest.raises(ValueError, match="simple_add: b: expected dtype"):
             testing.check_cpu(simple_add, case)
-        (record,) = testing.RECORDS[count:]
+        (record,) = op_checks.RECORDS[count:]
     finally:
-        del testing.RECORDS[count:]
+        del op_checks.RECORDS[count:]
     assert (record["ok"], record["problem"]) == (False, "simple_add: b: expected dtype float32, got float16")
     assert "share" not in record
 
@@ -207,7 +208,7 @@ def test_only_cuda_may_take_what_only_the_data_shows(monkeypatch, device_type, a
     bad = testing.BadInput(
         "one", lambda g: {"a": torch.ones(2), "b": torch.ones(2)}, "a: expected 0, got 1", at_run_time=at_run_time
     )
-    monkeypatch.setattr(testing, "_device_type", lambda: device_type)
+    monkeypatch.setattr(op_checks, "_device_type", lambda: device_type)
     with nullcontext() if passes else pytest.raises(AssertionError, match="expected 0, got 1' on xla, got no error"):
         testing.check_bad_input(op, bad)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyxla.dump import written_files
+from pyxla.hlo.dump import written_files
 from pyxla.trace.causes import Module, changes
 from pyxla.trace.events import dynamo_events, graph_events
 from pyxla.trace.op_times import op_times

@@ -15,12 +15,12 @@ import torch
 from pyxla_kernels.rms_norm_triton.cases import CASES
 from pyxla_kernels.rms_norm_triton.rms_norm_triton import rms_norm_triton
 
-from pyxla import raw_call
 from pyxla.errors import PyxlaError
 from pyxla.library.find import Library
 from pyxla.library.op_table import read_op_table
 from pyxla.library.register import check_architecture
 from pyxla.pjrt import cuda_plugin
+from pyxla.testing import direct_call
 from tests.conftest import ROOT
 from tests.devtool_tree import Tree, needs_nvcc
 
@@ -99,7 +99,7 @@ class Recorded:
 
     def call(self, x, weight, eps, out, stream=0):
         arguments = {"x": x, "weight": weight, "eps": eps}
-        raw_call.prepare(rms_norm_triton, arguments, [out], "CUDA", library=self.library)(stream)
+        direct_call.prepare(rms_norm_triton, arguments, [out], "CUDA", library=self.library)(stream)
 
     def parameters(self):
         rows = (ctypes.c_ubyte * 16 * 32).in_dll(self.memory, "parameters")
@@ -222,7 +222,7 @@ def test_variant_is_loaded_once_and_in_a_capture_too(recorded):
     ],
 )
 def test_sizes_that_no_kernel_takes(recorded, shape, message):
-    x, out = (raw_call.Buffer(1 << 12, shape, torch.float32) for _ in range(2))
+    x, out = (direct_call.Buffer(1 << 12, shape, torch.float32) for _ in range(2))
     with pytest.raises(PyxlaError, match=re.escape(f"rms_norm_triton: {message}")):
         recorded.call(x, None, 1e-6, out)
     assert recorded.get("launches") == 0
@@ -268,7 +268,7 @@ def test_handler_without_a_driver(tree, monkeypatch):
     library = Library(path, "checkout", read_op_table(path))
     x = torch.ones(2, 16)
     arguments = {"x": x, "weight": None, "eps": 0.0}
-    call = raw_call.prepare(rms_norm_triton, arguments, [torch.empty_like(x)], "CUDA", library=library)
+    call = direct_call.prepare(rms_norm_triton, arguments, [torch.empty_like(x)], "CUDA", library=library)
     for _ in range(2):
         with pytest.raises(PyxlaError, match="rms_norm_triton: launch: expected cudaSuccess, got cudaError"):
             call(0)

@@ -41,6 +41,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="The smallest change that counts with --compare",
 )
 @click.option("--load", "load_file", metavar="FILE", type=_FILE, help="Show a kept run, measure nothing")
+@click.option("--table", is_flag=True, help="Write docs/measurements.md from docs/bench; --load adds a run")
 @click.option("--list", "list_cases", is_flag=True, help="List the benches and stop")
 @cuda_option
 def bench(
@@ -54,6 +55,7 @@ def bench(
     compare_file: Path | None,
     noise: float,
     load_file: Path | None,
+    table: bool,
     list_cases: bool,
     cuda: str,
 ) -> None:
@@ -68,14 +70,23 @@ def bench(
     from devtool.bench import Selection, list_benches, measure, require_right_numbers
     from devtool.bench_compare import check_cases, check_device, compare_runs, print_ratios, require_no_regression
     from devtool.bench_file import read_run, write_run
+    from devtool.bench_kept import keep, write_tables
     from devtool.bench_plot import check_plot, plot_run
     from devtool.bench_table import print_run
     from devtool.building import Options
     from devtool.files import require_place
+    from devtool.project import root
     from devtool.records import keep_bench
 
     if load_file and (ops or cases or layers or list_cases):
         raise click.UsageError("--load shows a whole run: leave out OP, --case, --layer and --list")
+    if table and (ops or cases or layers or list_cases or json_file or plot_file or compare_file):
+        raise click.UsageError("--table measures nothing: give it no OP and no option but --load")
+    if table:
+        if load_file:
+            keep(read_run("--load", load_file))
+        write_tables(root() / "docs/measurements.md")
+        return
     selection = Selection(ops, cases, layers, device, rounds)
     if list_cases:
         for entry in list_benches(selection):

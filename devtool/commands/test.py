@@ -26,6 +26,10 @@ class _PassesOn(click.Command):
     show_default=True,
     help="XLA device of the op tests; auto takes CUDA where there is one",
 )
+@click.option("--all", "everything", is_flag=True, help="Also the tests that are marked as slow")
+@click.option(
+    "-n", "--processes", type=click.IntRange(1), default=1, show_default=True, help="How many processes run the tests"
+)
 @click.option("--raw", is_flag=True, help="Call the handlers through ctypes, without XLA; no other test")
 @cuda_option
 @click.option(
@@ -34,8 +38,17 @@ class _PassesOn(click.Command):
     help="Host code built with a sanitizer, or raw calls on CUDA under one of compute-sanitizer's tools",
 )
 @click.pass_context
-def test(ctx: click.Context, ops: tuple[str, ...], device: str, raw: bool, cuda: str, sanitize: str | None) -> None:
-    """Build ops and run their tests; without OP, all tests
+def test(
+    ctx: click.Context,
+    ops: tuple[str, ...],
+    device: str,
+    everything: bool,
+    processes: int,
+    raw: bool,
+    cuda: str,
+    sanitize: str | None,
+) -> None:
+    """Build ops and run their tests; without OP, all but the slow tests
 
     \b
     Example: devtool test rms_norm --device cuda --sanitize memcheck
@@ -45,4 +58,7 @@ def test(ctx: click.Context, ops: tuple[str, ...], device: str, raw: bool, cuda:
 
     tool = sanitize if sanitize in GPU_SANITIZERS else None
     options = Options(cuda, None if tool else sanitize)
-    ctx.exit(run_tests(ops, device, options, ctx.obj, raw=raw, gpu_sanitizer=tool))
+    status = run_tests(
+        ops, device, options, ctx.obj, everything=everything, processes=processes, raw=raw, gpu_sanitizer=tool
+    )
+    ctx.exit(status)

@@ -23,7 +23,7 @@ from examples.llama.engine import Engine
 from examples.llama.scheduler import Request, check
 from examples.llama.tokenizer import Bytes, FromFolder, Tokenizer
 from examples.llama.weights import folder_weights, load, random_weights
-from pyxla.device_times import DeviceTimes, profiling
+from pyxla.inspection.profile import DeviceTimes, profiling
 from pyxla.nn import attention_mode
 from pyxla.testing import compilations
 

@@ -7,11 +7,11 @@ from pyxla_kernels.attention_to_qkv.cases import BAD_INPUTS, CASES
 from pyxla_kernels.attention_to_qkv.inputs import ROUNDINGS, arguments, torch_attention_to_qkv
 
 from pyxla import testing
-from pyxla.compare import compare
+from pyxla.testing.tolerance import compare
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_op(check, case):
     check(attention_to_qkv, case)
 

@@ -13,7 +13,7 @@ from pyxla_kernels.attention_to_qkv.inputs import ROUNDINGS
 from pyxla_kernels.common.checks_on_xla import is_cuda
 
 from pyxla import testing
-from pyxla.compare import compare
+from pyxla.testing.tolerance import compare
 
 
 def on_xla(made: dict) -> dict:
@@ -22,8 +22,8 @@ def on_xla(made: dict) -> dict:
     return {n: v.to(torch_xla.device()) if isinstance(v, torch.Tensor) else v for n, v in made.items()}
 
 
-@pytest.mark.parametrize("case", ATTENTION_TO_QUERY_CASES, ids=str)
 @pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("case", ATTENTION_TO_QUERY_CASES, ids=str)
 def test_op(check, case):
     check(attention_to_query, case)
 

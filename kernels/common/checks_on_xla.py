@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from pyxla.compare import compare
+from pyxla.testing.tolerance import compare
 from pyxla.torch_ops.custom_op import CustomOp
 
 

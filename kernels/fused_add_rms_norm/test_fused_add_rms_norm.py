@@ -6,11 +6,11 @@ from pyxla_kernels.fused_add_rms_norm.cases import BAD_INPUTS, CASES
 from pyxla_kernels.fused_add_rms_norm.fused_add_rms_norm import fused_add_rms_norm
 
 from pyxla import testing
-from pyxla.compare import compare
+from pyxla.testing.tolerance import compare
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_op(check, case):
     check(fused_add_rms_norm, case)
 

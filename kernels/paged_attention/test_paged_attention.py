@@ -12,7 +12,7 @@ from pyxla_kernels.paged_attention.cases import BAD_INPUTS, CASES, PAGED_ATTENTI
 from pyxla_kernels.paged_attention.paged_attention import paged_attention, paged_attention_lse
 
 from pyxla import ArgumentError, PyxlaError, sync, testing
-from pyxla.compare import compare
+from pyxla.testing.tolerance import compare
 
 # On CUDA each has kernels of its own.
 EITHER_DTYPE = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -76,8 +76,8 @@ def dense(a: dict) -> tuple[torch.Tensor, torch.Tensor]:
     return out, lse
 
 
-@pytest.mark.parametrize(("op", "case"), OPS, ids=lambda value: getattr(value, "name", None))
 @pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(("op", "case"), OPS, ids=lambda value: getattr(value, "name", None))
 def test_op(check, op, case):
     check(op, case)
 

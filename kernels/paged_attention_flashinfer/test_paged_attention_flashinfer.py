@@ -19,8 +19,8 @@ def on_xla(arguments: dict) -> torch.Tensor:
     return paged_attention_flashinfer(**to_xla(arguments)).cpu()
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_op(check, case):
     check(paged_attention_flashinfer, case)
 

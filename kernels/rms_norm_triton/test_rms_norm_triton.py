@@ -7,8 +7,8 @@ from pyxla_kernels.rms_norm_triton.rms_norm_triton import rms_norm_triton
 from pyxla import testing
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_op(check, case):
     check(rms_norm_triton, case)
 

@@ -7,13 +7,13 @@ from pyxla_kernels.rotary_and_cache.cases import BAD_INPUTS, CASES, arguments
 from pyxla_kernels.rotary_and_cache.rotary_and_cache import rotary_and_cache
 
 from pyxla import testing
-from pyxla.compare import compare
+from pyxla.testing.tolerance import compare
 
 FLOAT8 = torch.float8_e4m3fn
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_op(check, case):
     check(rotary_and_cache, case)
 

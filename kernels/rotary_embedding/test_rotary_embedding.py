@@ -9,7 +9,7 @@ from pyxla_kernels.rotary_embedding.cases import BAD_INPUTS, CASES, arguments, b
 from pyxla_kernels.rotary_embedding.rotary_embedding import rotary_embedding, rotary_embedding_inplace
 
 from pyxla import testing
-from pyxla.compare import compare
+from pyxla.testing.tolerance import compare
 
 # Both ops are one function in C++: in place, one case for each of its ways.
 IN_PLACE = ("bf16-neox", "f16-interleaved", "bf16-neox-partial", "f16-interleaved-d-7", "f32-no-token", "f32-rot-dim-0")
@@ -24,8 +24,8 @@ def name_of(value) -> str:
     return getattr(value, "name", None) or value.__name__
 
 
-@pytest.mark.parametrize(("op", "case"), RUNS, ids=name_of)
 @pytest.mark.parametrize("check", testing.CHECKS, ids=name_of)
+@pytest.mark.parametrize(("op", "case"), RUNS, ids=name_of)
 def test_op(check, op, case):
     check(op, case)
 

@@ -11,11 +11,11 @@ from pyxla_kernels.silu_and_mul.cases import BAD_INPUTS, CASES
 from pyxla_kernels.silu_and_mul.silu_and_mul import silu_and_mul
 
 from pyxla import testing
-from pyxla.compare import compare
+from pyxla.testing.tolerance import compare
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_op(check, case):
     check(silu_and_mul, case)
 

@@ -6,8 +6,8 @@ from pyxla_kernels.simple_add.simple_add import simple_add
 from pyxla import testing
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_op(check, case):
     check(simple_add, case)
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from pyxla.benchmark import Arguments, Bench
-from pyxla.compare import compare
 from pyxla.testing import oracle
+from pyxla.testing.tolerance import compare
 from pyxla.torch_ops.custom_op import CustomOp
 
 # Of a peer, which only has to do the same work: root mean square of the error over that of the result.

@@ -12,7 +12,7 @@ import torch
 
 from pyxla.errors import PyxlaError, mismatch
 from pyxla.pjrt import cuda_plugin
-from pyxla.raw_call import Buffer
+from pyxla.testing.direct_call import Buffer
 
 # Written between two calls: more than the L2 cache of any GPU holds (H200: 50 MiB, B200: 126 MiB).
 _OTHER_BYTES = 256 << 20

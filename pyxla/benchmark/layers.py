@@ -17,7 +17,7 @@ import torch
 
 from pyxla.benchmark import Arguments
 from pyxla.benchmark.check import Expected
-from pyxla.raw_call import in_order, prepare
+from pyxla.testing.direct_call import in_order, prepare
 from pyxla.torch_ops.custom_op import CustomOp
 
 WARM_UP = 3

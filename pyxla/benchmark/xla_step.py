@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
-from pyxla import hlo, hlo_text
+from pyxla import hlo
 from pyxla.benchmark import Arguments
 from pyxla.benchmark.check import Expected
 from pyxla.benchmark.layers import Skipped, Step
+from pyxla.hlo import text as hlo_text
 from pyxla.sync import sync
 from pyxla.torch_ops.custom_op import CustomOp
 

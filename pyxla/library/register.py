@@ -165,7 +165,8 @@ def check_architecture(library: Library, capability: tuple[int, int]) -> None:
 
 
 def _register_cuda(handler: Handler) -> str | None:
-    return c_api.register_custom_call(cuda_plugin.find_plugin().path, handler)
+    stages = handler.instantiate, handler.prepare, handler.initialize, handler.execute
+    return c_api.register_custom_call(cuda_plugin.find_plugin().path, handler.target, *stages)
 
 
 def _register_host(handler: Handler) -> str | None:

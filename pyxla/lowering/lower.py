@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -11,22 +11,20 @@ from pyxla.errors import ArgumentError, DefinitionError, mismatch
 from pyxla.library.register import ensure_registered
 from pyxla.lowering.fast_path import write_emit
 from pyxla.lowering.stablehlo import CustomCall, attributes, tensor_type
-
-if TYPE_CHECKING:
-    from pyxla.torch_ops.custom_op import CustomOp
+from pyxla.op.definition import Definition
 
 
 class Lowering:
     """Emits the op's custom call, one XLA computation per set of shapes, dtypes and attributes.
 
     Args:
-        op: the op.
+        op: the definition of the op.
 
     Attributes:
         emit: the function from the op's arguments, XLA tensors, to the results of its custom call.
     """
 
-    def __init__(self, op: CustomOp):
+    def __init__(self, op: Definition):
         self._op = op
         self._schema = op.schema
         calls: dict[tuple, tuple] = {}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pyxla.shard import shard
+from pyxla.spmd.shard import shard
 from pyxla.torch_ops.custom_op import find_op
 
 if TYPE_CHECKING:

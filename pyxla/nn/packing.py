@@ -1,6 +1,6 @@
 """Several small tensors in one copy to the device: copies run one after the other, behind the step before.
 
-On an H200 each costs a decoder's step 5 us in which nothing else runs (docs/measurements.md).
+On an H200 each costs a decoder's step 5 us in which nothing else runs (docs/lab/measurements.md).
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ import ctypes
 from functools import cache
 from pathlib import Path
 
-from pyxla.library.op_table import Handler
-
 # PJRT_Extension_Type_Gpu_Custom_Call.
 _CUSTOM_CALL = 0
 _TYPED_FFI = 1
@@ -89,12 +87,23 @@ def api_version(plugin: Path) -> tuple[int, int]:
     return version.major, version.minor
 
 
-def register_custom_call(plugin: Path, handler: Handler) -> str | None:
+def register_custom_call(
+    plugin: Path,
+    target: str,
+    instantiate: int | None,
+    prepare: int | None,
+    initialize: int | None,
+    execute: int | None,
+) -> str | None:
     """Registers a typed FFI handler with a plugin for CUDA, all its stages; returns its refusal, or None.
 
     Args:
         plugin: the library.
-        handler: of platform "CUDA". Its traits are part of it: the plugin asks the handler itself.
+        target: the custom call's target.
+        instantiate: address of this stage's XLA_FFI_Handler, or None; the plugin asks the handler for its traits.
+        prepare: the same of this stage.
+        initialize: the same of this stage.
+        execute: the same of this stage.
     """
     api = _api(plugin)
     extension = api.extension
@@ -102,10 +111,10 @@ def register_custom_call(plugin: Path, handler: Handler) -> str | None:
         extension = extension.contents.next
     if not extension:
         return "the plugin has no extension for custom calls"
-    name = handler.target.encode()
+    name = target.encode()
     args = _RegisterArgs(
         ctypes.sizeof(_RegisterArgs), name, len(name), _TYPED_FFI,
-        handler.instantiate, handler.prepare, handler.initialize, handler.execute,
+        instantiate, prepare, initialize, execute,
     )  # fmt: skip
     function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
     error = function(extension.contents.custom_call)(ctypes.addressof(args))

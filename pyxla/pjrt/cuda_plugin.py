@@ -216,7 +216,7 @@ def proxy_path() -> Path:
     Raises:
         PyxlaError: there is none.
     """
-    here = Path(__file__).resolve().parent
+    here = Path(__file__).resolve().parents[1]
     places = (here.parent / "build/lib/pyxla_pjrt_proxy.so", here / "pyxla_pjrt_proxy.so")
     for place in places:
         if place.is_file():

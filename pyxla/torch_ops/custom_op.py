@@ -6,8 +6,7 @@ in-place ops do not reach XLA (torch_xla runs on functional tensors, whose fallb
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,11 +15,9 @@ from torch._library.autograd import Info, make_autograd_impl
 from pyxla.errors import ArgumentError, DefinitionError, mismatch
 from pyxla.lowering.fast_path import write_call
 from pyxla.lowering.lower import Lowering
-from pyxla.op.placements import Sharding
-from pyxla.op.schema import Schema
+from pyxla.op.definition import NAMESPACE, Definition
 from pyxla.torch_ops.functional import InPlace
 
-NAMESPACE = "xla_gpu"
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
 _ops: dict[str, CustomOp] = {}
 
@@ -59,15 +56,15 @@ def find_op(name: str) -> CustomOp:
     return _ops[name]
 
 
-class CustomOp:
-    """A declared op; calling it is `torch.ops.xla_gpu.<name>`, a little faster.
+def optional_attributes() -> dict[str, set[str]]:
+    """Target -> names of its `int?` and `float?` attributes, of every declared op."""
+    return {op.target: {a.name for a in op.schema.attributes if a.kind.endswith("?")} for op in _ops.values()}
+
+
+class CustomOp(Definition):
+    """A definition that is registered with torch; calling it is `torch.ops.xla_gpu.<name>`, a little faster.
 
     Attributes:
-        name: name of the op; its target is xla_gpu_<name>.
-        schema: arguments and results.
-        reference: the author's function.
-        library: the op whose library holds the handlers.
-        shardings: the ways in which `pyxla.shard` may split it, by name.
         overload: the torch op, for torch.library.opcheck.
     """
 
@@ -76,19 +73,11 @@ class CustomOp:
         function: Callable,
         mutates: tuple[str, ...],
         library: str | None = None,
-        lowering: Callable[[CustomOp], Any] = Lowering,
+        lowering: Callable[[Definition], Any] = Lowering,
     ):
-        self.name = function.__name__
-        self.library = library or self.name
-        self.reference = function
-        self.schema = Schema.infer(function, mutates)
-        self._fake: Callable | None = None
-        self._workspace: Callable | None = None
-        self.shardings: dict[str, Sharding] = {}
+        super().__init__(function, mutates, library)
         self._gradient = Info(self._no_gradient, None)
         self._lowering = lowering(self)
-        self.__doc__ = function.__doc__
-        self.__signature__ = inspect.signature(function)
         if self.name in _ops:
             where = _ops[self.name].reference.__code__.co_filename
             raise DefinitionError(
@@ -98,7 +87,9 @@ class CustomOp:
         self.overload = getattr(getattr(torch.ops, NAMESPACE), self.name).default
         # Past torch's dispatcher, whose way to the same custom call costs more than the call.
         emit = self._lowering.emit
-        self._in_place = InPlace(self, _library, emit) if self.schema.mutated else None
+        self._in_place = (
+            InPlace(self, self.overload, self.run_reference, _library, emit) if self.schema.mutated else None
+        )
         self._call = self._in_place.call if self._in_place else write_call(self.name, self.schema, emit, self.overload)
         self._register_kernels()
         _ops[self.name] = self
@@ -107,14 +98,6 @@ class CustomOp:
         if torch.compiler.is_compiling():
             return self.overload(*args, **kwargs)
         return self._call(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        return f"<pyxla op {NAMESPACE}::{self.name}{self.schema.text}>"
-
-    @property
-    def target(self) -> str:
-        """The custom call's target."""
-        return f"{NAMESPACE}_{self.name}"
 
     def register_fake(self, fake: Callable) -> Callable:
         """Registers the fake function: it checks the arguments (`pyxla.Check`) and returns empty results, row-major.
@@ -128,26 +111,6 @@ class CustomOp:
             self._in_place.register_fake(fake)
         return fake
 
-    def register_workspace(self, workspace_bytes: Callable) -> Callable:
-        """Registers how much memory the CUDA handler needs beside operands and results, as a function of the arguments.
-
-        It sees what the fake function sees. XLA plans this memory with the rest of the graph, also inside a captured
-        command buffer; the handler finds it, uninitialised, as its last result: uint8 [bytes], on the CPU [0].
-        """
-        self._workspace = workspace_bytes
-        return workspace_bytes
-
-    @property
-    def has_workspace(self) -> bool:
-        """Whether the op registered one."""
-        return self._workspace is not None
-
-    def workspace_bytes(self, arguments: tuple, platform: str) -> int | None:
-        """Bytes of the workspace for all arguments in order; None if the op has none."""
-        if self._workspace is None:
-            return None
-        return int(self._workspace(*arguments)) if platform == "CUDA" else 0
-
     def register_autograd(self, backward: Callable, *, setup_context: Callable | None = None) -> None:
         """Registers the gradient, as torch.library.register_autograd does: `backward(ctx, *grads)`.
 
@@ -160,37 +123,9 @@ class CustomOp:
             )
         self._gradient._backward_fn, self._gradient._setup_context_fn = backward, setup_context
 
-    def register_sharding(self, by: str, *, operands: Mapping[str, int], results: Iterable[int | None] = ()) -> None:
-        """Declares a way to split the op over devices that needs no exchange between them, for `pyxla.shard`.
-
-        Args:
-            by: its name, such as "heads".
-            operands: argument -> dimension that is cut, negative from the end; others are whole on every device.
-            results: for each result that the op returns, the dimension along which the devices' parts lie side by
-                side; None for one that every device computes whole.
-
-        Raises:
-            DefinitionError: an argument that is no tensor of the op, or another number of results.
-        """
-        self.shardings[by] = Sharding.declare(self.name, self.schema, by, operands, results)
-
     def emit(self, *arguments: Any) -> Any:
         """The op's custom call on XLA tensors: all results, operands updated in place first."""
         return self._lowering.emit(*arguments)
-
-    def infer_results(self, arguments: tuple) -> tuple:
-        """Runs the checks on tensors without data and returns the results in the same form.
-
-        Raises:
-            ArgumentError: the op does not take these arguments.
-            DefinitionError: the op has no fake function.
-        """
-        if self._fake is None:
-            raise DefinitionError(
-                mismatch(self.name, "fake function", "one", "none"), f"add @{self.name}.register_fake"
-            )
-        results = self._fake(*arguments)
-        return results if isinstance(results, tuple) else () if results is None else (results,)
 
     def _register_kernels(self) -> None:
         for key in ("CPU", "CUDA"):

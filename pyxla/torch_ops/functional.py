@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._library.autograd import Info, make_autograd_impl
 
 from pyxla.errors import ArgumentError, DefinitionError, mismatch
 from pyxla.lowering.fast_path import write_call
-
-if TYPE_CHECKING:
-    from pyxla.torch_ops.custom_op import CustomOp
+from pyxla.op.definition import Definition
 
 
 class InPlace:
@@ -23,7 +21,9 @@ class InPlace:
     second op, `<name>_functional`, which returns the new values; it is the custom call.
 
     Args:
-        op: it has a schema, an overload and a lowering.
+        op: the definition of the op.
+        overload: the torch op.
+        reference: the op on CPU and CUDA tensors, with its checks.
         library: torch's, in which the op is defined.
         emit: from the op's arguments to the results of its custom call, new values first.
 
@@ -31,8 +31,11 @@ class InPlace:
         call: the op on arguments in order, past torch's dispatcher where that has nothing to do.
     """
 
-    def __init__(self, op: CustomOp, library: torch.library.Library, emit: Callable):
+    def __init__(
+        self, op: Definition, overload: Any, reference: Callable, library: torch.library.Library, emit: Callable
+    ):
         self._op, self._schema, self._library, self._emit = op, op.schema, library, emit
+        self._overload, self._run_reference = overload, reference
         self._name = op.schema.functional_name(op.name)
         library.define(f"{self._name}{op.schema.functional_text()}")
         self._functional = getattr(getattr(torch.ops, library.ns), self._name).default
@@ -43,7 +46,7 @@ class InPlace:
         library.impl(self._name, autograd, "AutogradXLA", with_keyset=True)
         for key in ("Functionalize", "XLA"):
             library.impl(op.name, self._update, key)
-        self.call = write_call(op.name, op.schema, self._update_at_once, op.overload)
+        self.call = write_call(op.name, op.schema, self._update_at_once, overload)
         autograd_xla = write_call(op.name, op.schema, self._update_at_once, self._update_on_autograd, with_keyset=True)
         library.impl(op.name, autograd_xla, "AutogradXLA", with_keyset=True)
 
@@ -83,7 +86,7 @@ class InPlace:
         if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
             # Above autograd: the functional op and the assignments to the arguments become part of the graph.
             return self._assign(arguments, self._functional)
-        return self._op.overload.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
+        return self._overload.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
 
     def _assign(self, arguments: tuple, functional: Callable) -> Any:
         """Each mutated argument takes its new value from the functional form; returns the other results."""
@@ -111,7 +114,7 @@ class InPlace:
         arguments = list(self._schema.bind(args, kwargs))
         for slot in self._schema.mutated:
             arguments[slot.index] = arguments[slot.index].clone()
-        results = _as_tuple(self._op.run_reference(*arguments))
+        results = _as_tuple(self._run_reference(*arguments))
         return _one_or_all((*(arguments[slot.index] for slot in self._schema.mutated), *results))
 
     def _no_gradient(self, ctx: Any, *grads: torch.Tensor) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from pyxla import hlo_text
+from pyxla.hlo import text as hlo_text
 from pyxla.trace import recorder
 from pyxla.trace.places import Place
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pyxla import hlo_text
-from pyxla.device_times import DeviceTimes, kernels_in, op_of
+from pyxla.hlo import text as hlo_text
+from pyxla.inspection.profile import DeviceTimes, kernels_in, op_of
 
 
 def op_times(record: dict[str, Any], folder: Path, modules: Iterable[Path]) -> tuple[dict[str, Any] | None, list[str]]:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pyxla.dump import executions
+from pyxla.hlo.dump import executions
 
 
 class Profile:

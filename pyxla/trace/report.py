@@ -10,8 +10,8 @@ from linecache import getline
 from pathlib import Path
 from typing import Any
 
-from pyxla import hlo_text
-from pyxla.dump import final_thunks, in_order
+from pyxla.hlo import text as hlo_text
+from pyxla.hlo.dump import final_thunks, in_order
 from pyxla.trace.causes import Change, Module, changes
 from pyxla.trace.events import Event, dynamo_events, graph_events, ir_graphs
 from pyxla.trace.op_times import op_times

@@ -11,7 +11,7 @@ import triton.runtime.interpreter as interpreter
 from pyxla_kernels.rms_norm_triton.cases import CASES
 from pyxla_kernels.rms_norm_triton.rms_norm_triton import rms_norm_triton
 
-from pyxla.compare import compare
+from pyxla.testing.tolerance import compare
 
 sys.path.insert(0, f"{sys.argv[1]}/kernels/cmake")
 from triton_spec import read_variants

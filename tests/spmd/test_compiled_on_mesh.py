@@ -8,9 +8,9 @@ import torch_xla.core.xla_model as xm
 import torch_xla.distributed.spmd as xs
 
 import pyxla
-from pyxla.compare import compare
-from pyxla.compiled_on_mesh import mend_compiled_functions
-from pyxla.dump import executions
+from pyxla.hlo.dump import executions
+from pyxla.spmd.torch_xla_patches import mend_compiled_functions
+from pyxla.testing.tolerance import compare
 
 MESH = xs.Mesh(np.arange(4), (4,), ("data",))
 DEVICE = torch_xla.device()

@@ -16,7 +16,7 @@ from examples.llama.config import CONFIGS
 from examples.llama.engine import Engine
 from examples.llama.scheduler import Request
 from examples.llama.weights import load, random_weights
-from pyxla.dump import executions
+from pyxla.hlo.dump import executions
 
 TINY = CONFIGS["tiny"]
 DEVICE = torch_xla.device()

@@ -13,8 +13,8 @@ from pyxla_kernels.rotary_and_cache import cases as rotary_cases
 
 import pyxla
 from pyxla import testing
-from pyxla.compare import compare
 from pyxla.errors import ArgumentError
+from pyxla.testing.tolerance import compare
 
 # The parts lie along "model", two of them; along "data" every device computes the same.
 MESH = xs.Mesh(np.arange(4), (2, 2), ("data", "model"))

@@ -19,7 +19,7 @@ struct BoxedDimension {
 
 /**
  * Describes a tensor of 16-bit elements, at most five dimensions, the innermost first, of which 64 are in a box: in
- * shared memory the eight 16-byte chunks of these 128 bytes are permuted by the row (hopper.cuh's Matrix). What a box
+ * shared memory the eight 16-byte chunks of these 128 bytes are permuted by the row (SwizzledTile). What a box
  * has of places outside of the tensor is zero.
  */
 inline cudaError_t MakeTensorMap(const void* tensor, CUtensorMapDataType type,

@@ -1,0 +1,1 @@
+"""An artifact: a compiled graph that is saved with its libraries, and loaded elsewhere."""

@@ -1,0 +1,162 @@
+"""What a test of your own can claim about XLA: that a custom call is there, in place, compiled once, on the device.
+
+    def test_step():
+        seen = pyxla.inspect(step, x, cache)
+        pyxla.assert_custom_calls(seen, "paged_attention", 32)
+        pyxla.assert_no_copies(seen)
+
+    with pyxla.assert_no_recompilation(), pyxla.assert_no_fallback():
+        step(x, cache)
+        torch_xla.sync()
+
+Each raises an AssertionError in the form of pyxla's errors, which says what was there instead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyxla.errors import ArgumentError, mismatch
+from pyxla.hlo.dump import compilations
+from pyxla.inspection.inspection import Inspection
+
+
+def assert_custom_calls(seen: Inspection, op: str, count: int = 1) -> None:
+    """The optimised modules hold exactly this many custom calls of an op.
+
+    Args:
+        seen: from `pyxla.inspect(fn, ...)` or `pyxla.inspecting()`.
+        op: name of the op, "rms_norm", or a whole target, "xla_gpu_rms_norm".
+        count: how many, in all modules together.
+
+    Raises:
+        AssertionError: more or fewer; the message says how many there were before XLA optimised.
+    """
+    _require_inspection("assert_custom_calls", seen)
+    found = len([call for call in seen.calls() if call.target in _targets(op)])
+    if found == count:
+        return
+    before = sum(n for module in seen.modules for target, n in module.calls_before.items() if target in _targets(op))
+    others = sorted({call.target for call in seen.calls()} - _targets(op))
+    if before > found:
+        hint = f"there were {before} before XLA optimised: it merges equal calls and drops those that nobody reads"
+    else:
+        hint = f"the modules hold {', '.join(others) or 'no other custom call'}; print the inspection to see them"
+    raise AssertionError(_explained(mismatch("assert_custom_calls", op, _counted(count, "custom call"), found), hint))
+
+
+def assert_no_copies(seen: Inspection, op: str | None = None) -> None:
+    """The custom calls that update an operand in place do so in the memory of the module's own argument, uncopied.
+
+    Args:
+        seen: from `pyxla.inspect(fn, ...)` or `pyxla.inspecting()`.
+        op: look at this op's calls alone.
+
+    Raises:
+        AssertionError: a copy on the way; or there is no such call, and nothing was shown.
+    """
+    _require_inspection("assert_no_copies", seen)
+    what = op or "calls"
+    in_place = {
+        (module.name, call.name)
+        for module in seen.modules
+        for call in module.calls
+        if call.aliases and (op is None or call.target in _targets(op))
+    }
+    if not in_place:
+        message = mismatch("assert_no_copies", what, "a custom call that works in place", "none")
+        raise AssertionError(
+            _explained(message, "print the inspection to see the calls; declare what an op updates in `mutates`")
+        )
+    copies = [c for m in seen.modules for c in m.copies if c.in_place and (m.name, c.call) in in_place]
+    if copies:
+        first = copies[0]
+        more = f" and {len(copies) - 1} more" if len(copies) > 1 else ""
+        got = f"{first.name} {first.shape} ({first.place} of {first.call}){more}"
+        message = mismatch("assert_no_copies", what, "no copy of what is updated in place", got)
+        raise AssertionError(_explained(message, first.reason))
+
+
+@contextmanager
+def assert_no_recompilation() -> Iterator[None]:
+    """XLA compiles nothing inside the block. What is still pending at its end counts too: it is run.
+
+    Raises:
+        AssertionError: it compiled.
+    """
+    from pyxla.sync import sync
+
+    sync()
+    before = compilations()
+    yield
+    sync()
+    got = compilations() - before
+    if got:
+        raise AssertionError(
+            _explained(
+                mismatch("assert_no_recompilation", "block", "no compilation", got),
+                "a shape, a dtype, an attribute or the order of operations is another than before; or all is new: then "
+                "run it once before you check it",
+            )
+        )
+
+
+@contextmanager
+def assert_no_fallback() -> Iterator[None]:
+    """No operation inside the block leaves XLA for torch's CPU kernels, which move the tensors there and back.
+
+    Raises:
+        AssertionError: some did; the message names them.
+    """
+    import torch_xla.debug.metrics as metrics
+
+    before, cleared, clear = _fallbacks(), Counter(), metrics.clear_counters
+
+    def clear_counters() -> None:
+        cleared.update(_fallbacks())
+        clear()
+
+    # torch_xla clears its counters when torch.compile looks for fallbacks.
+    metrics.clear_counters = clear_counters
+    try:
+        yield
+    finally:
+        metrics.clear_counters = clear
+    ran = cleared + _fallbacks() - before
+    if ran:
+        listed = ", ".join(f"{name} ({count})" for name, count in sorted(ran.items()))
+        raise AssertionError(
+            _explained(
+                mismatch("assert_no_fallback", "block", "every operation on XLA", listed),
+                "torch_xla has no XLA form of these; write the step without them, or make an op of it",
+            )
+        )
+
+
+def _fallbacks() -> Counter[str]:
+    import torch_xla.debug.metrics as metrics
+
+    return Counter({name: metrics.counter_value(name) or 0 for name in metrics.executed_fallback_ops()})
+
+
+def _targets(op: str) -> set[str]:
+    from pyxla.op.definition import NAMESPACE
+
+    return {op, f"{NAMESPACE}_{op}"}
+
+
+def _require_inspection(where: str, seen: object) -> None:
+    if not isinstance(seen, Inspection):
+        raise ArgumentError(
+            mismatch(where, "seen", "an Inspection", type(seen).__name__), "seen = pyxla.inspect(fn, *args)"
+        )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _explained(message: str, hint: str) -> str:
+    return f"{message}\n\nhint: {hint}"

@@ -1,0 +1,191 @@
+"""Time on the device per op: XLA's own profile of what ran, and whose kernel or call is which."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyxla.inspection.inspection import Inspection
+from pyxla.library.find import find_library
+from pyxla.library.kernel_names import kernel_names
+from pyxla.op.definition import NAMESPACE
+from pyxla.torch_ops.custom_op import find_op
+
+__all__ = ["DeviceTimes", "kernels_in", "op_of", "profiling"]
+
+_OURS = f"{NAMESPACE}_"
+# Kernels of cuBLAS are called nvjet and cutlass, too.
+_PRODUCT = re.compile(r"dot|gemm|convolution|cublas|nvjet|cutlass")
+# XLA keeps about so many events of a GPU and drops those that come later.
+_KEPT = 1_000_000
+
+
+@dataclass
+class DeviceTimes:
+    """Time on the device per op.
+
+    Attributes:
+        seconds, calls: op -> its time and how many kernels (CPU: calls) it was. Ops of ours by name, matrix products
+            together, and all else that XLA computes together.
+        busy: share of the time between the first op and the last in which one ran.
+        notes: why some of it may be missing.
+    """
+
+    seconds: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
+    busy: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+    def read(self, profile: bytes, ops: Mapping[tuple[str | int, str], str], kernels: Mapping[str, str]) -> None:
+        """Takes the times from a profile.
+
+        Args:
+            profile: as XLA serializes it.
+            ops: (name or number of a module, name of an instruction) -> the op that it calls.
+            kernels: name of a CUDA kernel -> the op that it belongs to.
+
+        Raises:
+            ImportError: jaxlib lacks its reader of profiles.
+        """
+        from jaxlib._profile_data import ProfileData
+
+        said = _messages(profile)
+        if said is None:
+            # jaxlib's reader would end the process.
+            self.notes.append("XLA's profile is cut short")
+            return
+        self.notes += [f"XLA's profiler: {text}" for text in said]
+        planes = list(ProfileData.from_serialized_xspace(profile).planes)
+        # A GPU has planes of its own; beside them the host's is of the launches.
+        devices = [plane for plane in planes if plane.name.startswith("/device:GPU")]
+        spans = []
+        for plane in devices or planes:
+            held = 0
+            for line in plane.lines:
+                held, found = _computed(line, held)
+                events = [(start, end, _whose(name, stats, ops, kernels, devices)) for start, end, name, stats in found]
+                spans += [(start, end) for start, end, _ in events]
+                for op, nanoseconds in ((e[2], e[1] - e[0]) for e in events) if devices else _own_times(events):
+                    self.seconds[op] += nanoseconds / 1e9
+                    self.calls[op] += 1
+            if devices and held >= _KEPT:
+                self.notes.append(
+                    f"{plane.name}: the profile holds {held} events; XLA drops what comes after a million"
+                )
+        if spans:
+            self.busy = _covered(spans) / (max(end for _, end in spans) - min(start for start, _ in spans))
+
+
+@contextmanager
+def profiling(compiled: Inspection) -> Iterator[DeviceTimes]:
+    """Records what runs inside the block; the times are there when it ends.
+
+    Args:
+        compiled: the modules that will run.
+
+    Yields:
+        DeviceTimes; empty, if the device gives no times.
+    """
+    import torch_xla
+
+    found = DeviceTimes()
+    # torch_xla's start_trace would write the same data to a folder, for TensorBoard.
+    session = torch_xla._XLAC.profiler.TslProfilerSessionWrapper()
+    try:
+        yield found
+    finally:
+        profile = session.stop()
+    calls = {(m.name, call.name): op_of(call.target) for m in compiled.modules for call in m.calls}
+    ops = {place: op for place, op in calls.items() if op}
+    libraries = {op: find_library(find_op(op).library).path for op in ops.values()} if compiled.device == "CUDA" else {}
+    found.read(profile, ops, kernels_in(libraries.items()))
+
+
+def op_of(target: str) -> str | None:
+    """The op of ours behind a custom call's target; None for another's."""
+    return target.removeprefix(_OURS) if target.startswith(_OURS) else None
+
+
+def kernels_in(libraries: Iterable[tuple[str, Path]]) -> dict[str, str]:
+    """The names of the CUDA kernels in libraries, and whose they are.
+
+    Args:
+        libraries: ops, each with the library that holds it. Ops that share one are named together.
+    """
+    sharing: dict[Path, set[str]] = {}
+    for op, path in libraries:
+        sharing.setdefault(path, set()).add(op)
+    return {kernel: ", ".join(sorted(ops)) for path, ops in sharing.items() for kernel in kernel_names(path)}
+
+
+def _computed(line, held: int) -> tuple[int, list[tuple[float, float, str, dict]]]:
+    """How many events a plane holds up to the end of this line, and those of the line that compute something."""
+    found = []
+    for event in line.events:
+        held += 1
+        stats = dict(event.stats)
+        if "hlo_op" in stats and not event.name.startswith("end: "):
+            found.append((event.start_ns, event.start_ns + event.duration_ns, event.name, stats))
+    return held, found
+
+
+def _whose(name: str, stats: Mapping, ops: Mapping, kernels: Mapping[str, str], devices: list) -> str:
+    # All kernels of a command buffer have its name as their hlo_op.
+    if own := kernels.get(name):
+        return own
+    instruction = stats["hlo_op"]
+    # Different modules may share a name; their numbers differ.
+    for module in (stats.get("program_id"), stats.get("hlo_module", "")):
+        if own := ops.get((module, instruction)):
+            return own
+    return "matrix products" if _PRODUCT.search(name if devices else instruction) else "the rest of XLA"
+
+
+def _own_times(events: list[tuple[float, float, str]]) -> Iterator[tuple[str, float]]:
+    """Each event's op and time without the events inside it: the CPU's event of a loop holds those of its rounds."""
+    events = sorted(events, key=lambda event: (event[0], -event[1]))
+    own = [end - start for start, end, _ in events]
+    around: list[int] = []
+    for number, (start, end, _) in enumerate(events):
+        while around and events[around[-1]][1] <= start:
+            around.pop()
+        if around and end <= events[around[-1]][1]:
+            own[around[-1]] -= end - start
+        around.append(number)
+    return zip((op for _, _, op in events), own, strict=True)
+
+
+def _covered(spans: list[tuple[float, float]]) -> float:
+    """Length of the union of the spans."""
+    covered, reached = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        covered += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return covered
+
+
+def _messages(profile: bytes) -> list[str] | None:
+    """XSpace.errors and XSpace.warnings, such as those on dropped events; None for a profile that is cut short."""
+    found, at = [], 0
+    while at < len(profile):
+        tag, at = _varint(profile, at)
+        size, at = _varint(profile, at)
+        if tag in (2 << 3 | 2, 3 << 3 | 2):
+            found.append(profile[at : at + size].decode(errors="replace"))
+        at += size
+    return found if at == len(profile) else None
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number of a protocol buffer, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at

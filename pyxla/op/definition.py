@@ -1,0 +1,91 @@
+"""The definition of an op: what its author declares, before anything is registered with torch or XLA."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+
+from pyxla.errors import DefinitionError, mismatch
+from pyxla.op.placements import Sharding
+from pyxla.op.schema import Schema
+
+NAMESPACE = "xla_gpu"
+
+
+class Definition:
+    """An op as its author declares it.
+
+    Attributes:
+        name: name of the op; its target is xla_gpu_<name>.
+        schema: arguments and results.
+        reference: the author's function.
+        library: the op whose library holds the handlers.
+        shardings: the ways in which `pyxla.shard` may split it, by name.
+    """
+
+    def __init__(self, function: Callable, mutates: tuple[str, ...], library: str | None = None):
+        self.name = function.__name__
+        self.library = library or self.name
+        self.reference = function
+        self.schema = Schema.infer(function, mutates)
+        self.shardings: dict[str, Sharding] = {}
+        self._fake: Callable | None = None
+        self._workspace: Callable | None = None
+        self.__doc__ = function.__doc__
+        self.__signature__ = inspect.signature(function)
+
+    def __repr__(self) -> str:
+        return f"<pyxla op {NAMESPACE}::{self.name}{self.schema.text}>"
+
+    @property
+    def target(self) -> str:
+        """The custom call's target."""
+        return f"{NAMESPACE}_{self.name}"
+
+    def register_workspace(self, workspace_bytes: Callable) -> Callable:
+        """Registers how much memory the CUDA handler needs beside operands and results, as a function of the arguments.
+
+        It sees what the fake function sees. XLA plans this memory with the rest of the graph, also inside a captured
+        command buffer; the handler finds it, uninitialised, as its last result: uint8 [bytes], on the CPU [0].
+        """
+        self._workspace = workspace_bytes
+        return workspace_bytes
+
+    @property
+    def has_workspace(self) -> bool:
+        """Whether the op registered one."""
+        return self._workspace is not None
+
+    def workspace_bytes(self, arguments: tuple, platform: str) -> int | None:
+        """Bytes of the workspace for all arguments in order; None if the op has none."""
+        if self._workspace is None:
+            return None
+        return int(self._workspace(*arguments)) if platform == "CUDA" else 0
+
+    def register_sharding(self, by: str, *, operands: Mapping[str, int], results: Iterable[int | None] = ()) -> None:
+        """Declares a way to split the op over devices that needs no exchange between them, for `pyxla.shard`.
+
+        Args:
+            by: its name, such as "heads".
+            operands: argument -> dimension that is cut, negative from the end; others are whole on every device.
+            results: for each result that the op returns, the dimension along which the devices' parts lie side by
+                side; None for one that every device computes whole.
+
+        Raises:
+            DefinitionError: an argument that is no tensor of the op, or another number of results.
+        """
+        self.shardings[by] = Sharding.declare(self.name, self.schema, by, operands, results)
+
+    def infer_results(self, arguments: tuple) -> tuple:
+        """Runs the checks on tensors without data and returns the results in the same form.
+
+        Raises:
+            ArgumentError: the op does not take these arguments.
+            DefinitionError: the op has no fake function.
+        """
+        if self._fake is None:
+            raise DefinitionError(
+                mismatch(self.name, "fake function", "one", "none"), f"add @{self.name}.register_fake"
+            )
+        results = self._fake(*arguments)
+        return results if isinstance(results, tuple) else () if results is None else (results,)

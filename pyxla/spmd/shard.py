@@ -1,0 +1,175 @@
+"""Runs an op on every device of a torch_xla mesh, each on its part: SPMD by hand around the custom call.
+
+XLA's partitioner cannot look into a custom call: left alone, it gathers the operands and runs the whole call on every
+device. Here the operands are cut first, the call sees one device's part, and the parts are declared one tensor again.
+Neither is an operation at run time where the operands are sharded that way already.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pyxla.errors import ArgumentError, mismatch
+from pyxla.op.placements import Sharding
+from pyxla.spmd.torch_xla_patches import mend_compiled_functions
+from pyxla.torch_ops.custom_op import CustomOp
+
+if TYPE_CHECKING:
+    from torch_xla.distributed.spmd import Mesh
+
+
+def shard(op: CustomOp, by: str, mesh: Mesh, axis: str | None = None) -> Callable:
+    """The op on every device of a mesh, each device on its part, without an exchange between them.
+
+    The function takes the op's arguments, whole tensors, and returns whole tensors that are sharded that way. An
+    operand that is sharded otherwise is resharded by XLA before the call; one that is updated in place is updated
+    without a copy if `torch_xla.distributed.spmd.mark_sharding` split it that way before. It works lazily traced and in
+    `torch.compile(backend="openxla")`, and has no gradient. On CPU tensors it is the op's reference.
+
+    Args:
+        op: the op, such as `pyxla.find_op("paged_attention")`.
+        by: which way, one of `op.shardings`: "heads" or "rows".
+        mesh: torch_xla's mesh; `torch_xla.runtime.use_spmd()` comes before it.
+        axis: name of the mesh's axis along which the parts lie; needed where the mesh has several.
+
+    Raises:
+        ArgumentError: no such way, no such axis, a mesh whose axes have no names, SPMD is off. At a call: a dimension
+            that the axis's devices do not divide; a part that the op does not take.
+    """
+    import torch_xla.runtime
+
+    if by not in op.shardings:
+        ways = ", ".join(sorted(op.shardings)) or "none"
+        raise ArgumentError(
+            mismatch(op.name, "by", f"one of: {ways}", repr(by)), f"{op.name}.register_sharding adds one"
+        )
+    if mesh.axis_names is None:
+        raise ArgumentError(mismatch(op.name, "mesh", "axes with names", "none"), "Mesh(ids, shape, ('model',))")
+    if axis is None and len(mesh.axis_names) == 1:
+        axis = mesh.axis_names[0]
+    if axis not in mesh.axis_names:
+        raise ArgumentError(mismatch(op.name, "axis", f"one of: {', '.join(mesh.axis_names)}", repr(axis)))
+    if not torch_xla.runtime.is_spmd():
+        hint = "call torch_xla.runtime.use_spmd() before the first tensor"
+        raise ArgumentError(mismatch(op.name, "mesh", "torch_xla in SPMD mode", "one device per process"), hint)
+    mend_compiled_functions()
+    overload, mesh_text = _sharded_op(op, by).overload, str(mesh)
+
+    def sharded(*args: Any, **kwargs: Any) -> Any:
+        return overload(*args, **kwargs, mesh=mesh_text, axis=axis)
+
+    sharded.__name__, sharded.__doc__ = f"{op.name}_by_{by}", op.__doc__
+    return sharded
+
+
+@cache
+def _sharded_op(op: CustomOp, by: str) -> CustomOp:
+    """The op of the op's arguments, a mesh and an axis; torch.compile traces it as one call."""
+
+    def reference(*arguments: Any) -> Any:
+        return op.reference(*arguments[:-2])
+
+    own = [
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default="", annotation=str)
+        for name in ("mesh", "axis")
+    ]
+    signature = inspect.signature(op.reference, eval_str=True)
+    reference.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *own])
+    reference.__name__ = f"{op.name}_by_{by}"
+    mutates = tuple(slot.name for slot in op.schema.mutated)
+    parts = _Parts(op, op.shardings[by])
+    sharded = CustomOp(reference, mutates, op.library, lowering=lambda _: parts)
+    sharded.register_fake(parts.fake)
+    return sharded
+
+
+class _Parts:
+    """Lowers a sharded op: cuts the operands, emits the op's custom call on one device's part, joins the results."""
+
+    def __init__(self, op: CustomOp, sharding: Sharding):
+        self._op, self._sharding = op, sharding
+
+    def fake(self, *arguments: Any) -> Any:
+        """The op's checks on one device's part, and the whole results."""
+        *own, mesh, axis = arguments
+        count = _mesh_of(mesh).shape()[axis]
+        for slot, dimension in zip(self._op.schema.tensors, self._sharding.operands, strict=True):
+            tensor = own[slot.index]
+            if tensor is not None:
+                own[slot.index] = tensor.new_empty(self._part(slot.name, tensor.shape, dimension, count))
+        results = self._op.infer_results(tuple(own))
+        dimensions = self._sharding.results[len(self._op.schema.mutated) :]
+        whole = [
+            result.new_empty(_whole(result.shape, dimension, count))
+            for result, dimension in zip(results, dimensions, strict=True)
+        ]
+        return None if not whole else whole[0] if len(whole) == 1 else tuple(whole)
+
+    def emit(self, *arguments: Any) -> Any:
+        """The results of the op's custom call, whole; an updated operand before the others."""
+        from torch_xla import _XLAC
+        from torch_xla.distributed.spmd import ShardingType
+
+        *own, mesh_text, axis = arguments
+        mesh = _mesh_of(mesh_text)
+        count = mesh.shape()[axis]
+        for slot, dimension in zip(self._op.schema.tensors, self._sharding.operands, strict=True):
+            if own[slot.index] is not None:
+                self._part(slot.name, own[slot.index].shape, dimension, count)
+                # Of a second tensor with the same value: the caller's keeps the sharding that it has.
+                operand = own[slot.index].clone()
+                _XLAC._xla_annotate_custom_sharding(operand, _op_sharding(mesh, operand.dim(), dimension, axis))
+                own[slot.index] = _XLAC._spmd_full_to_shard_shape(operand)
+        results = self._op.emit(*own)
+        whole = []
+        manual = _XLAC.OpSharding([], [], [], int(ShardingType.MANUAL))
+        for part, dimension in zip(
+            results if isinstance(results, tuple) else (results,), self._sharding.results, strict=True
+        ):
+            _XLAC._mark_manual_sharding(part, manual)
+            sharding = _op_sharding(mesh, part.dim(), dimension, axis)
+            shape = _whole(part.shape, dimension, count)
+            whole.append(_XLAC._spmd_shard_to_full_shape(part, sharding, shape, part.dtype))
+        return whole[0] if len(whole) == 1 else tuple(whole)
+
+    def _part(self, name: str, shape: torch.Size, dimension: int | None, count: int) -> list[int]:
+        """The sizes of one device's part; raises ArgumentError if there are no equal parts."""
+        if dimension is None:
+            return list(shape)
+        if not -len(shape) <= dimension < len(shape):
+            raise ArgumentError(
+                mismatch(self._op.name, name, f"a dimension {dimension} to split", f"shape {tuple(shape)}")
+            )
+        if shape[dimension] % count:
+            expected = f"a size that {count} devices divide in dimension {dimension}"
+            raise ArgumentError(mismatch(self._op.name, name, expected, shape[dimension]))
+        sizes = list(shape)
+        sizes[dimension] //= count
+        return sizes
+
+
+@cache
+def _mesh_of(text: str) -> Mesh:
+    """The mesh that str(mesh) wrote."""
+    from torch_xla.distributed.spmd import Mesh
+
+    return Mesh.from_str(text)
+
+
+def _op_sharding(mesh: Mesh, rank: int, dimension: int | None, axis: str) -> Any:
+    spec: list[str | None] = [None] * rank
+    if dimension is not None:
+        spec[dimension] = axis
+    return mesh.get_op_sharding(tuple(spec))
+
+
+def _whole(shape: torch.Size, dimension: int | None, count: int) -> list[int]:
+    sizes = list(shape)
+    if dimension is not None:
+        sizes[dimension] *= count
+    return sizes

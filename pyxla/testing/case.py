@@ -1,0 +1,108 @@
+"""The inputs of an op that its tests and benchmarks share."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pyxla.library.find import KERNELS_PACKAGE
+
+if TYPE_CHECKING:
+    from pyxla.torch_ops.custom_op import CustomOp
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input of an op, shared by tests and benchmarks.
+
+    Attributes:
+        name: short, for the test's id: "bf16-3x1000".
+        why: the reason for this size or these values.
+        build: makes the arguments by name, CPU tensors, from a seeded generator.
+        peer: torch's own computation of the same arguments in the same dtype, if it has one: the op's root mean
+            square error may be 1.5 times the peer's.
+        roundings: how many float32 roundings of a row's largest value the result may carry beside its own rounding.
+        cuda_roundings: the same for a result of 16 bits that a GPU computes, whose kernel on tensor cores rounds to as
+            many on its way; None: as many as elsewhere.
+    """
+
+    name: str
+    why: str
+    build: Callable[[torch.Generator], dict[str, Any]]
+    peer: Callable[..., Any] | None = None
+    roundings: int = 16
+    cuda_roundings: int | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+    def roundings_of(self, result: torch.Tensor, device_type: str) -> int:
+        """The roundings that a result may carry, computed on "CUDA" or another device."""
+        on_tensor_cores = device_type == "CUDA" and result.dtype.itemsize == 2
+        return self.roundings if self.cuda_roundings is None or not on_tensor_cores else self.cuda_roundings
+
+    def arguments(self, seed: int = 0) -> dict[str, Any]:
+        """The arguments for a seed."""
+        return self.build(torch.Generator().manual_seed(seed))
+
+    def form(self) -> tuple:
+        """What of the arguments torch and XLA treat differently; the rest (lengths, values) only the kernel sees.
+
+        Of a tensor: its dtype, its rank, and whether it is empty. Of the others: which are None, and what a flag says.
+        """
+        return tuple((name, _form(value)) for name, value in self.arguments().items())
+
+
+def _form(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.dim(), value.numel() == 0
+    return value if value is None or isinstance(value, bool) else type(value)
+
+
+@dataclass(frozen=True)
+class BadInput:
+    """Arguments that an op refuses.
+
+    Attributes:
+        name: for the test's id.
+        build: as Case.build.
+        message: the whole message, without the hint: `op: argument: expected X, got Y`.
+        at_run_time: True if only the data shows it: XLA's CPU handler returns the error when the graph runs.
+    """
+
+    name: str
+    build: Callable[[torch.Generator], dict[str, Any]]
+    message: str
+    at_run_time: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments."""
+        return self.build(torch.Generator().manual_seed(0))
+
+
+def cases_of(op: CustomOp) -> list[Case]:
+    """The cases of an op, from the cases.py of its folder: CASES, or <OP>_CASES of a further op of the folder.
+
+    Args:
+        op: what `pyxla.find_op` returns.
+
+    Returns:
+        Its cases; none where there is no such list.
+
+    Raises:
+        ModuleNotFoundError: there is no cases.py.
+    """
+    module = importlib.import_module(f"{KERNELS_PACKAGE}.{op.library}.cases")
+    return list(getattr(module, cases_name(op), []))
+
+
+def cases_name(op: CustomOp) -> str:
+    """What the list of an op's cases is called."""
+    return "CASES" if op.name == op.library else f"{op.name.upper()}_CASES"

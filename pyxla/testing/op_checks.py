@@ -1,0 +1,257 @@
+"""The checks of one case: of the numbers, against the reference in float64, and of what XLA compiled.
+
+A case is run lazily on XLA tensors, compiled with backend "openxla", and on CPU tensors. Each check leaves a record.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from pyxla import hlo
+from pyxla.errors import PyxlaError
+from pyxla.hlo import dump
+from pyxla.hlo import text as hlo_text
+from pyxla.hlo.dump import compilations
+from pyxla.sync import drain_errors
+from pyxla.testing.case import BadInput, Case
+from pyxla.testing.device_memory import call_raw
+from pyxla.testing.tolerance import Worst, worst_element
+from pyxla.torch_ops.custom_op import CustomOp
+
+#: What the checks of the running test saw; the plugin takes them out after each test.
+RECORDS: list[dict[str, Any]] = []
+
+_OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+
+
+def check_lazy(op: CustomOp, case: Case) -> None:
+    """The op on lazily traced XLA tensors: right numbers, and no compilation for other values in the same shapes."""
+    with _recorded(op, case, "lazy") as record:
+        _check_on_xla(lambda arguments: op(**arguments), op, case, record)
+
+
+def check_compiled(op: CustomOp, case: Case) -> None:
+    """The op under torch.compile(backend="openxla", fullgraph=True), with XLA and with CPU tensors."""
+    with _recorded(op, case, "compiled") as record:
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda arguments: op(**arguments), backend="openxla", fullgraph=True)
+        _check_on_xla(compiled, op, case, record)
+        arguments = case.arguments()
+        torch._dynamo.reset()
+        with warnings.catch_warnings():
+            # Of CPU tensors openxla makes a graph that runs without XLA, and warns each time.
+            warnings.filterwarnings("ignore", message="Found tensor with shape")
+            got = _outputs(op, arguments, compiled(arguments))
+        _note(record, _compare(op, case, got, _expected(op, case, 0)))
+
+
+def check_hlo(op: CustomOp, case: Case) -> None:
+    """One custom call in the lowered module, typed FFI, row-major operands; in-place arguments without a copy."""
+    with _recorded(op, case, "hlo"):
+        import torch_xla
+
+        arguments = _to_xla(case.arguments())
+        results = _outputs(op, arguments, op(**arguments))
+        calls = hlo_text.custom_calls(hlo.lowered(list(results)), op.target)
+        if not calls and _device_type() == "CUDA" and not any(t.numel() for t in results):
+            return  # On CUDA a result without elements is a constant already.
+        assert len(calls) == 1, f"{op.name}: expected one custom call {op.target} in the HLO, got {len(calls)}"
+        assert calls[0].api_version == "API_VERSION_TYPED_FFI"
+        for shape in calls[0].operands:
+            layout = re.fullmatch(r"[a-z]\w*\[[\d,]*\]\{([\d,]*)\}", shape)
+            order = [int(d) for d in layout[1].split(",")] if layout and layout[1] else []
+            assert order == sorted(order, reverse=True), f"{op.name}: expected row-major operands, got {shape}"
+        mutated = [arguments[a.name] for a in op.schema.mutated]
+        # XLA drops a call without elements and copies a constant for a result without, torch_xla never donates the
+        # buffer of a scalar, and XLA may swap donated buffers of one size, with a copy of each.
+        in_place = all(t.dim() for t in mutated) and all(t.numel() for t in results)
+        in_place = in_place and len({t.nbytes for t in mutated}) == len(mutated)
+        if mutated and in_place:
+            # XLA writes no module for a graph that its cache holds.
+            with dump.private_compilations(), hlo.optimized_modules() as modules:
+                torch_xla.sync(wait=True)
+            check_in_place(op, modules, len(op.schema.mutated))
+
+
+def check_in_place(op: CustomOp, modules: list[str], count: int) -> None:
+    """The module with the op's call aliases `count` inputs with outputs and copies nothing.
+
+    A module that a cache already held is not among `modules`: then there is nothing to see and the check fails.
+    """
+    own = [text for text in modules if hlo_text.custom_calls(text, op.target)]
+    assert own, f"{op.name}: expected an optimised module with {op.target}, got none of {len(modules)}"
+    for text in own:
+        aliases = hlo_text.input_output_aliases(text)
+        assert len(aliases) == count, f"{op.name}: expected {count} aliased outputs, got {aliases}"
+        found = hlo_text.copies(text)
+        assert not found, f"{op.name}: expected no copy, got {[i.line for i in found]}"
+
+
+def check_cpu(op: CustomOp, case: Case) -> None:
+    """The op on CPU tensors, which is its reference in the case's own dtype."""
+    with _recorded(op, case, "cpu") as record:
+        arguments = case.arguments()
+        got = _outputs(op, arguments, op(**arguments))
+        _note(record, _compare(op, case, got, _expected(op, case, 0)))
+
+
+def check_raw(op: CustomOp, case: Case) -> None:
+    """The op's handler called through ctypes, without XLA: CPU memory, or memory of CuPy's on a GPU."""
+    with _recorded(op, case, "raw") as record:
+        platform = "CUDA" if os.environ.get("PJRT_DEVICE") == "CUDA" else "Host"
+        for seed in (0, 1):
+            got = call_raw(op, case.arguments(seed), platform)
+            peers = _peer_results(op, case, seed)
+            _note(record, _compare(op, case, got, _expected(op, case, seed), peers, platform))
+
+
+def check_opcheck(op: CustomOp, case: Case) -> None:
+    """torch.library.opcheck: schema, autograd registration, fake function, AOT dispatch."""
+    with _recorded(op, case, "opcheck"):
+        arguments = case.arguments()
+        tensors = [v for v in arguments.values() if isinstance(v, torch.Tensor)]
+        # torch's test of the schema compares by arithmetic, which float8 does not have.
+        is_float8 = any(t.is_floating_point() and t.dtype.itemsize == 1 for t in tensors)
+        torch.library.opcheck(op.overload, (), arguments, test_utils=_OPCHECKS[1:] if is_float8 else _OPCHECKS)
+
+
+#: The checks for every case of an op.
+CHECKS = [check_lazy, check_compiled, check_hlo, check_raw, check_cpu, check_opcheck]
+#: Those that see how a call travels, not what the kernel computes: cases of one form of call (Case.form) are alike to
+#: them.
+CHECKS_OF_A_FORM = [check_compiled, check_hlo, check_cpu, check_opcheck]
+
+
+def check_bad_input(op: CustomOp, bad: BadInput) -> None:
+    """The op refuses bad arguments on CPU and on XLA tensors with the same message, and the process goes on.
+
+    What only the data shows a CUDA handler cannot refuse: there the call must end, and a test of the op's own says how.
+    """
+    for place in ("cpu", "xla"):
+        arguments = bad.arguments() if place == "cpu" else _to_xla(bad.arguments())
+        try:
+            results = op(**arguments)
+            if place == "xla":
+                _synchronize(_outputs(op, arguments, results))
+        except Exception as error:
+            assert bad.message in str(error), f"{op.name}: expected {bad.message!r} on {place}, got {error}"
+            assert bad.at_run_time or isinstance(error, PyxlaError), (
+                f"expected a PyxlaError before XLA sees the graph, got {error!r}"
+            )
+        else:
+            may_pass = place == "xla" and bad.at_run_time and _device_type() == "CUDA"
+            assert may_pass, f"{op.name}: expected {bad.message!r} on {place}, got no error"
+        finally:
+            drain_errors()
+    one = torch.ones(2, device=_device()) + 1
+    assert one.cpu().tolist() == [2.0, 2.0]
+
+
+def oracle(op: CustomOp, arguments: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+    """The reference in float64: first the mutated arguments, then the results. `arguments` is left as it is."""
+    wide = {
+        name: (value.clone().double() if value.is_floating_point() else value.clone())
+        if isinstance(value, torch.Tensor)
+        else value
+        for name, value in arguments.items()
+    }
+    return _outputs(op, wide, op.reference(**wide))
+
+
+@functools.lru_cache(maxsize=2)  # the seeds of one case: test files run all checks of a case before the next case
+def _expected(op: CustomOp, case: Case, seed: int) -> tuple[torch.Tensor, ...]:
+    """What `oracle` says of a case; whoever takes it leaves it as it is."""
+    return oracle(op, case.arguments(seed))
+
+
+def _check_on_xla(call: Callable[[dict], Any], op: CustomOp, case: Case, record: dict[str, Any]) -> None:
+    record["recompiles"] = 0
+    for seed in (0, 1):
+        want, peers = _expected(op, case, seed), _peer_results(op, case, seed)
+        on_xla = _to_xla(case.arguments(seed))
+        before = compilations()
+        got = _outputs(op, on_xla, call(on_xla))
+        _synchronize(got)
+        if seed:
+            record["recompiles"] = compilations() - before
+        _note(record, _compare(op, case, tuple(t.cpu() for t in got), want, peers, _device_type()))
+    assert record["recompiles"] == 0, f"{op.name}: expected no compilation for new values, got {record['recompiles']}"
+
+
+def _compare(
+    op: CustomOp, case: Case, got: tuple, want: tuple, peers: tuple | None = None, device_type: str = "CPU"
+) -> Worst:
+    assert len(got) == len(want), f"{op.name}: expected {len(want)} results, got {len(got)}"
+    where = f"{op.name}[{case.name}]"
+    return max(
+        worst_element(where, g, w, roundings=case.roundings_of(g, device_type), peer=p)
+        for g, w, p in zip(got, want, peers or (None,) * len(want), strict=True)
+    )
+
+
+def _note(record: dict[str, Any], worst: Worst) -> None:
+    """Keeps the worst of all comparisons of a check."""
+    if worst.share >= record.get("share", 0.0):
+        record.update(worst._asdict())
+
+
+@functools.lru_cache(maxsize=2)
+def _peer_results(op: CustomOp, case: Case, seed: int) -> tuple | None:
+    if case.peer is None:
+        return None
+    results = case.peer(**case.arguments(seed))
+    return (*(None for _ in op.schema.mutated), *(results if isinstance(results, tuple) else (results,)))
+
+
+def _outputs(op: CustomOp, arguments: dict[str, Any], results: Any) -> tuple[torch.Tensor, ...]:
+    results = results if isinstance(results, (tuple, list)) else () if results is None else (results,)
+    return (*(arguments[a.name] for a in op.schema.mutated), *results)
+
+
+def _device() -> torch.device:
+    import torch_xla
+
+    return torch_xla.device()
+
+
+def _device_type() -> str:
+    import torch_xla.runtime
+
+    return torch_xla.runtime.device_type()
+
+
+def _to_xla(arguments: dict[str, Any]) -> dict[str, Any]:
+    import torch_xla
+
+    moved = {n: v.to(_device()) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
+    torch_xla.sync(wait=True)
+    return moved
+
+
+def _synchronize(tensors: tuple[torch.Tensor, ...]) -> None:
+    import torch_xla
+
+    torch_xla.sync(wait=True)
+
+
+@contextmanager
+def _recorded(op: CustomOp, case: Case, check: str) -> Iterator[dict[str, Any]]:
+    """A record of the check: `test` is pytest's name of it, `problem` the first line of what it raised."""
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").removesuffix(" (call)")
+    record: dict[str, Any] = {"op": op.name, "case": case.name, "why": case.why, "check": check, "test": test}
+    record["ok"] = False
+    RECORDS.append(record)
+    try:
+        yield record
+        record["ok"] = True
+    except Exception as error:
+        record["problem"] = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise
