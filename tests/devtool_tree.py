@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import ROOT
 
 # Smaller than any real one: half a second instead of six, where the test is about the build and not about the op.
-TINY = """#include "common/op_table.h"
+TINY = """#include "common/ffi/op_table.h"
 int answer();
 int answer() { return 42; }
 static XLA_FFI_Error* Run(XLA_FFI_CallFrame*) { return nullptr; }

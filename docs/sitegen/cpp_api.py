@@ -19,15 +19,19 @@ def clang_arguments() -> list[str]:
 
 
 def headers() -> list[Path]:
-    """The headers of kernels/common."""
-    return sorted(p for p in (KERNELS / "common").iterdir() if p.suffix in (".h", ".cuh"))
+    """The headers of kernels/common and of the families, kernels/_*."""
+    folders = [KERNELS / "common", *KERNELS.glob("_*/")]
+    found = sorted(p for folder in folders for p in folder.rglob("*") if p.suffix in (".h", ".cuh"))
+    names = [p.name for p in found]
+    assert len(set(names)) == len(names), "a header's page is named after its file"
+    return found
 
 
 def write(site: Site) -> None:
     """Writes a page for each header, and into cpp.md the list of them."""
     rows = ""
     for header in headers():
-        name = f"common/{header.name}"
+        name = header.relative_to(KERNELS).as_posix()
         about, _ = heading(header)
         rows += f"| [{name}](cpp/{header.name}.md) | {about[0]} |\n"
         text = f"# {name}\n\n" + "\n\n".join(about)

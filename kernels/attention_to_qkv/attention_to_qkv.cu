@@ -2,7 +2,7 @@
 
 #include "attention_to_qkv/attention_to_qkv.h"
 #include "attention_to_qkv/attention_to_qkv_kernel.cuh"
-#include "common/tensor_map.h"
+#include "common/device/tensor_map.h"
 
 namespace attention_to_qkv {
 

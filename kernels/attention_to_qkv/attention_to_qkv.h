@@ -15,7 +15,7 @@
 //   out:                 [tokens, columns], written
 //
 // attention_to_query, the folder's other op, goes on with out as heads of d elements, queries, keys and values: out is
-// the queries alone then, rotated, and keys, rotated, and values go into the cache (common/rotary.h, kv_store.h).
+// the queries alone then, rotated, and keys, rotated, and values go into the cache (_rotary/rotary.h, kv_store.h).
 //
 // T is bfloat16 or float16; norm(r) = r / sqrt(mean(r^2) + eps). Products and sums are formed in float. On the GPU r,
 // the gated product and what goes into a product are rounded to T between; on the host only residual and out are, and
@@ -27,9 +27,9 @@
 #include <cstdint>
 #include <functional>
 
+#include "_kv_cache/kv_store.h"
+#include "_rotary/rotary.h"
 #include "common/float_type.h"
-#include "common/kv_store.h"
-#include "common/rotary.h"
 
 namespace attention_to_qkv {
 

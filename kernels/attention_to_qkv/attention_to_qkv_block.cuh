@@ -5,11 +5,12 @@
 #include <type_traits>
 
 #include "attention_to_qkv/attention_to_qkv_products.cuh"
+#include "common/device/ptx/cluster.cuh"
 
 namespace attention_to_qkv {
 
 // Warps: a warpgroup multiplies, one warp loads, three form the norms' scales.
-constexpr int kComputers = kWarpgroup, kScaleWarps = 3, kThreads = kComputers + 32 + kScaleWarps * 32;
+constexpr int kComputers = kWarpgroupSize, kScaleWarps = 3, kThreads = kComputers + 32 + kScaleWarps * 32;
 constexpr int kWaitForScales = kComputers + kScaleWarps * 32;
 enum NamedBarrier { kScalesAreThere = 1, kTileIsThere };
 
@@ -38,36 +39,12 @@ struct Shared {
 static_assert(sizeof(Shared::tile) >= QkvShape::kRows / 16 * kComputers * sizeof(float4), "half a tile of floats");
 static_assert(sizeof(Shared::tile) >= AddShape::kRows / 16 * kComputers * sizeof(float4), "half a tile of floats");
 
-__device__ inline uint32_t Address(const void* shared) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-}
-
-// The pair's other block, whose shared memory this one may write.
-__device__ inline uint32_t AtPeer(uint32_t address) {
-  uint32_t mapped;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"((blockIdx.x % 2) ^ 1));
-  return mapped;
-}
-
 __device__ inline void ArriveAtPeer(const uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(AtPeer(Address(barrier)))
-               : "memory");
+  mbarrier_arrive_cluster(mapa_peer(shared_address(barrier)));
 }
 
 __device__ inline void WaitForPeer(const uint64_t* barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}\n" ::"r"(Address(barrier)),
-      "r"(parity)
-      : "memory");
-}
-
-__device__ inline void SyncPair() {
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+  mbarrier_wait_cluster(shared_address(barrier), parity);
 }
 
 // Two neighbours in a row, from L2: another block may have written them.
@@ -125,14 +102,12 @@ __device__ inline void AddPeers(const float (&c)[kColumns][4], float2 (&sums)[kC
                                 uint32_t& turn) {
   const bool is_first = blockIdx.x % 2 == 0;
   float4* here = reinterpret_cast<float4*>(shared.tile) + threadIdx.x;
-  const uint32_t there = AtPeer(Address(here));
+  const uint32_t there = mapa_peer(shared_address(here));
   WaitForPeer(&shared.taken, (turn & 1) ^ 1);
 #pragma unroll
   for (int j = 0; j < kColumns; j += 2) {
     const float2 a = RowOf(c[j], !is_first), b = RowOf(c[j + 1], !is_first);
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there + j / 2 * kComputers * 16), "f"(a.x),
-                 "f"(a.y), "f"(b.x), "f"(b.y)
-                 : "memory");
+    st_shared_cluster_v4(there + j / 2 * kComputers * 16, a, b);
   }
   ArriveAtPeer(&shared.given);
   WaitForPeer(&shared.given, turn & 1);

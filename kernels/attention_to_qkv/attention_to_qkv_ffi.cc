@@ -1,13 +1,13 @@
 // Checks and the handlers of attention_to_qkv(attention, residual(a!), o_proj, post_attention_norm, gate_up_proj,
 // down_proj, input_norm, qkv_proj?, eps) -> out, and of attention_to_query(..., qkv_proj, positions, cos_sin_cache,
 // kv_cache(b!), slot_mapping, eps) -> query. See attention_to_qkv.h.
+#include "_kv_cache/kv_store_ffi.h"
+#include "_rotary/rotary_ffi.h"
 #include "attention_to_qkv/attention_to_qkv.h"
-#include "common/checks.h"
-#include "common/cuda.h"
-#include "common/kv_store_ffi.h"
-#include "common/op_table.h"
-#include "common/parallel.h"
-#include "common/rotary_ffi.h"
+#include "common/ffi/checks.h"
+#include "common/ffi/cuda.h"
+#include "common/ffi/op_table.h"
+#include "common/host/parallel.h"
 
 namespace {
 

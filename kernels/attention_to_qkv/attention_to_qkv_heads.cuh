@@ -75,7 +75,7 @@ __device__ inline void ProjectHeads(const DeviceParams& p, const Ring& ring, Sha
     if (!is_first) pairs = PairsOfHeads<T>(p, tile);
     float2 sums[kColumns];
     AddPeers(c, sums, shared, turn);
-    if (is_first) Sync(kScalesAreThere, kWaitForScales);
+    if (is_first) bar_sync(kScalesAreThere, kWaitForScales);
     is_first = false;
     const float scale = shared.scale[place.own_row];
 #pragma unroll

@@ -2,10 +2,10 @@
 #include <cmath>
 #include <vector>
 
+#include "_kv_cache/kv_store_host.h"
+#include "_rotary/rotary_host.h"
 #include "attention_to_qkv/attention_to_qkv.h"
-#include "common/kv_store_host.h"
-#include "common/multiversion.h"
-#include "common/rotary_host.h"
+#include "common/host/multiversion.h"
 
 namespace attention_to_qkv {
 namespace {

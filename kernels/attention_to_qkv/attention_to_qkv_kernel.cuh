@@ -11,9 +11,9 @@
 
 #include <cooperative_groups.h>
 
+#include "_gated/gated.cuh"
 #include "attention_to_qkv/attention_to_qkv_block.cuh"
 #include "attention_to_qkv/attention_to_qkv_heads.cuh"
-#include "common/gated.cuh"
 
 namespace attention_to_qkv {
 
@@ -40,7 +40,7 @@ __device__ inline void FormScales(const DeviceParams& p, Shared& shared) {
     if (lane == 0 && row < kMaxTokens) shared.scale[row] = rsqrtf(sum[r] / p.down.columns + p.eps);
   }
   __syncwarp();
-  ArriveAt(kScalesAreThere, kWaitForScales);
+  bar_arrive(kScalesAreThere, kWaitForScales);
 }
 
 // residual += product; scaled = residual * weight; and the sums of squares.
@@ -93,9 +93,9 @@ __device__ inline void Gate(const DeviceParams& p, const Ring& ring, Shared& sha
   Multiply<T, GateShape>(p.gate_up, ring, stage, [&](int tile, auto& gate, auto& up) {
     // Also: the tile before, if any, has left shared memory.
     if (has_scales)
-      Sync(kTileIsThere, kComputers);
+      bar_sync(kTileIsThere, kComputers);
     else
-      Sync(kScalesAreThere, kWaitForScales);
+      bar_sync(kScalesAreThere, kWaitForScales);
     has_scales = true;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -109,7 +109,7 @@ __device__ inline void Gate(const DeviceParams& p, const Ring& ring, Shared& sha
                     pyxla::TimesSigmoid<T>(y, y) * (up[j][2 * i + 1] * scale));
       }
     }
-    Sync(kTileIsThere, kComputers);
+    bar_sync(kTileIsThere, kComputers);
     for (int i = threadIdx.x; i < p.tokens * kColumns; i += kComputers) {
       const int row = i / kColumns, column = i % kColumns * 8, at = tile * GateShape::kRows + column;
       if (at < p.gate_up.columns)
@@ -117,7 +117,7 @@ __device__ inline void Gate(const DeviceParams& p, const Ring& ring, Shared& sha
             *reinterpret_cast<const uint4*>(reinterpret_cast<const T*>(shared.tile) + row * kPitch + column);
     }
   });
-  if (!has_scales) Sync(kScalesAreThere, kWaitForScales);
+  if (!has_scales) bar_sync(kScalesAreThere, kWaitForScales);
 }
 
 // out = product * scale
@@ -131,7 +131,7 @@ __device__ inline void Project(const DeviceParams& p, const Ring& ring, Shared& 
   Multiply<T, QkvShape>(p.qkv, ring, stage, [&](int tile, const float (&c)[kColumns][4], auto&) {
     float2 sums[kColumns];
     AddPeers(c, sums, shared, turn);
-    if (!has_scales) Sync(kScalesAreThere, kWaitForScales);
+    if (!has_scales) bar_sync(kScalesAreThere, kWaitForScales);
     has_scales = true;
     const float scale = shared.scale[row];
 #pragma unroll
@@ -148,7 +148,7 @@ __device__ inline void Project(const DeviceParams& p, const Ring& ring, Shared& 
 template <typename T>
 __device__ inline void Normalise(const DeviceParams& p, const Shared& shared) {
   const int hidden = p.down.columns;
-  Sync(kScalesAreThere, kWaitForScales);
+  bar_sync(kScalesAreThere, kWaitForScales);
   for (int i = (blockIdx.x * kComputers + threadIdx.x) * 2; i < p.tokens * hidden; i += gridDim.x * kComputers * 2) {
     const float2 x = LoadTwo<T>(p.residual, i), weight = LoadTwo<T>(p.input_norm, i % hidden);
     const float scale = shared.scale[i / hidden];
@@ -162,17 +162,17 @@ __global__ void __launch_bounds__(kThreads) Kernel(const __grid_constant__ Devic
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) char stages[];
   __shared__ Shared shared;
-  const Ring ring{Address(stages), Address(shared.full), Address(shared.empty)};
+  const Ring ring{shared_address(stages), shared_address(shared.full), shared_address(shared.empty)};
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      InitBarrier(ring.Full(i), 1);
-      InitBarrier(ring.Empty(i), kComputers / 32);
+      mbarrier_init(ring.Full(i), 1);
+      mbarrier_init(ring.Empty(i), kComputers / 32);
     }
-    InitBarrier(Address(&shared.given), kComputers);
-    InitBarrier(Address(&shared.taken), kComputers);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    mbarrier_init(shared_address(&shared.given), kComputers);
+    mbarrier_init(shared_address(&shared.taken), kComputers);
+    fence_mbarrier_init();
   }
-  SyncPair();
+  cluster_sync();
 
   const cooperative_groups::grid_group grid = cooperative_groups::this_grid();
   const auto sync = [&] { grid.sync(); };
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kThreads) Kernel(const __grid_constant__ Devic
     FormScales(p, shared);
   }
   // Until the other block has read what this one gave it, or will not write here any more.
-  SyncPair();
+  cluster_sync();
 #endif
 }
 

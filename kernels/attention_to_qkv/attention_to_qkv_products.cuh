@@ -8,11 +8,17 @@
 #include <type_traits>
 
 #include "attention_to_qkv/attention_to_qkv.h"
-#include "common/hopper_products.cuh"
+#include "common/device/ptx/mbarrier.cuh"
+#include "common/device/ptx/memory.cuh"
+#include "common/device/ptx/tma.cuh"
+#include "common/device/ptx/wgmma.cuh"
+#include "common/device/swizzle.cuh"
+#include "common/device/warp.cuh"
 
 namespace attention_to_qkv {
 
-using namespace pyxla::hopper;
+using namespace pyxla::ptx;
+using pyxla::kWarpgroupSize;
 
 constexpr int kBoxColumns = 64;                            // 128 bytes, which the swizzle permutes
 constexpr int kInputBytes = kMaxTokens * kBoxColumns * 2;  // of one box
@@ -73,35 +79,20 @@ struct Cursor {
   __device__ int Box() const { return (first + i) * S::kSteps; }
 };
 
-// Weights are read once: they shall not push what blocks exchange out of the L2 cache.
-__device__ inline uint64_t ReadOncePolicy() {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
-  return policy;
-}
-
 // A stage's weights, or inputs, are one copy: with more and smaller ones the copies themselves take longer than memory.
 template <typename S>
 __device__ inline void LoadWeights(const Product& p, const Ring& ring, const Cursor<S>& at, uint32_t i,
                                    uint64_t policy) {
-  Wait(ring.Empty(i), Ring::Parity(i) ^ 1);
-  ArriveAndExpect(ring.Full(i), S::kSteps * S::kStepBytes);
+  mbarrier_wait(ring.Empty(i), Ring::Parity(i) ^ 1);
+  mbarrier_arrive_expect_tx(ring.Full(i), S::kSteps * S::kStepBytes);
   const int row = S::kOfHeads ? at.tile % p.units * kUnitRows : at.tile * S::kRows;
   const int head = S::kOfHeads ? at.tile / p.units * S::kHeads : 0;
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1, {0, %3, 0, %4, %5}], [%2], %6;" ::"r"(ring.Stage(i) + S::kSteps * kInputBytes),
-      "l"(&p.w), "r"(ring.Full(i)), "r"(row), "r"(head), "r"(at.Box()), "l"(policy)
-      : "memory");
+  tma_load_5d(p.w, ring.Stage(i) + S::kSteps * kInputBytes, ring.Full(i), row, head, at.Box(), policy);
 }
 
 template <typename S>
 __device__ inline void LoadInputs(const Product& p, const Ring& ring, const Cursor<S>& at, uint32_t i) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {0, 0, %3}], [%2];" ::"r"(ring.Stage(i)),
-      "l"(&p.x), "r"(ring.Full(i)), "r"(at.Box())
-      : "memory");
+  tma_load_3d(p.x, ring.Stage(i), ring.Full(i), at.Box());
 }
 
 // The loading warp's part. kWaits: `wait` returns when x is there, and until then as many weights as the ring holds are
@@ -109,7 +100,8 @@ __device__ inline void LoadInputs(const Product& p, const Ring& ring, const Curs
 template <typename S, bool kWaits, typename WaitForInputs>
 __device__ inline void Load(const Product& p, const Ring& ring, uint32_t& stage, WaitForInputs wait) {
   const bool loads = threadIdx.x % 32 == 0;
-  const uint64_t policy = ReadOncePolicy();
+  // Weights are read once: they must not push what blocks exchange out of L2.
+  const uint64_t policy = createpolicy_evict_first();
   Cursor<S> weights(p), inputs(p);
   int ahead = 0;
   if (kWaits && loads) {
@@ -120,7 +112,7 @@ __device__ inline void Load(const Product& p, const Ring& ring, uint32_t& stage,
   wait();
   if (loads) {
     // Other blocks wrote x; copies are another way to memory than their stores were.
-    asm volatile("fence.proxy.async.global;" ::: "memory");
+    fence_proxy_async_global();
     for (int i = 0; i < ahead; ++i, inputs.Next()) LoadInputs<S>(p, ring, inputs, stage + i);
     stage += ahead;
     for (; weights.IsIn(p); weights.Next(), ++stage) {
@@ -136,35 +128,35 @@ __device__ inline void Load(const Product& p, const Ring& ring, uint32_t& stage,
 template <typename T, typename S, typename Done>
 __device__ inline void Multiply(const Product& p, const Ring& ring, uint32_t& stage, Done done) {
   const auto release = [&](uint32_t i) {
-    if (threadIdx.x % 32 == 0) Arrive(ring.Empty(i));
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(ring.Empty(i));
   };
   const Cursor<S> all(p);
   for (int tile = all.tile; tile < p.tiles; tile += all.stride) {
     float c[S::kRows / 8][4], d[S::kGated ? S::kRows / 8 : 1][4];
     for (int i = 0; i < all.count; ++i, ++stage) {
-      Wait(ring.Full(stage), Ring::Parity(stage));
-      Hold(c), Hold(d);
-      BeginProducts();
+      mbarrier_wait(ring.Full(stage), Ring::Parity(stage));
+      warpgroup_fence_operand(c), warpgroup_fence_operand(d);
+      warpgroup_arrive();
 #pragma unroll
       for (int step = 0; step < S::kSteps; ++step) {
         const uint32_t inputs = ring.Stage(stage) + step * kInputBytes;
         const uint32_t weights = ring.Stage(stage) + S::kSteps * kInputBytes + step * (S::kStepBytes - kInputBytes);
-        const Matrix<kBoxColumns> x{inputs}, w{weights}, up{weights + S::kWeightBytes};
+        const pyxla::SwizzledTile<kBoxColumns> x{inputs}, w{weights}, up{weights + S::kWeightBytes};
 #pragma unroll
         for (int k = 0; k < kBoxColumns; k += 16) {
           const bool adds = i > 0 || step > 0 || k > 0;
-          MultiplyColumns<T>(c, x.Columns(k), w.Columns(k), adds);
-          if constexpr (S::kGated) MultiplyColumns<T>(d, x.Columns(k), up.Columns(k), adds);
+          wgmma_ss<T>(c, x.KMajor(k), w.KMajor(k), adds);
+          if constexpr (S::kGated) wgmma_ss<T>(d, x.KMajor(k), up.KMajor(k), adds);
         }
       }
-      CommitProducts();
-      Hold(c), Hold(d);
-      WaitForProducts<1>();
+      warpgroup_commit_batch();
+      warpgroup_fence_operand(c), warpgroup_fence_operand(d);
+      warpgroup_wait<1>();
       if (i > 0) release(stage - 1);
     }
-    WaitForProducts<0>();
+    warpgroup_wait<0>();
     release(stage - 1);
-    Hold(c), Hold(d);
+    warpgroup_fence_operand(c), warpgroup_fence_operand(d);
     done(tile, c, d);
   }
 }

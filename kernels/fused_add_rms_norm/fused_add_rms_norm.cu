@@ -1,4 +1,4 @@
-#include "common/rms_norm.cuh"
+#include "_rms_norm/rms_norm.cuh"
 #include "fused_add_rms_norm/fused_add_rms_norm.h"
 
 namespace fused_add_rms_norm {

@@ -2,12 +2,12 @@
 //
 //   residual: [rows, hidden], T, contiguous, read and written
 //
-// common/rms_norm.h has T, x, weight and out. y is formed in float; residual and out are rounded from it once each.
+// _rms_norm/rms_norm.h has T, x, weight and out. y is formed in float; residual and out are rounded from it once each.
 // Source: as there; the fused form is vLLM's.
 // Test: devtool test fused_add_rms_norm
 #pragma once
 
-#include "common/rms_norm.h"
+#include "_rms_norm/rms_norm.h"
 
 namespace fused_add_rms_norm {
 

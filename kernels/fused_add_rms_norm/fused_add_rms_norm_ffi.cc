@@ -1,7 +1,7 @@
 // Checks and the two handlers of fused_add_rms_norm(x, residual(a!), weight?, eps) -> out. See fused_add_rms_norm.h.
-#include "common/cuda.h"
-#include "common/op_table.h"
-#include "common/rms_norm_ffi.h"
+#include "_rms_norm/rms_norm_ffi.h"
+#include "common/ffi/cuda.h"
+#include "common/ffi/op_table.h"
 #include "fused_add_rms_norm/fused_add_rms_norm.h"
 
 namespace {

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/rms_norm_host.h"
+#include "_rms_norm/rms_norm_host.h"
 #include "fused_add_rms_norm/fused_add_rms_norm.h"
 
 namespace fused_add_rms_norm {

@@ -2,11 +2,11 @@
 //   gelu(v) = v * P(v), P the standard normal distribution function; or its approximation by tanh,
 //   gelu(v) = v / 2 * (1 + tanh(u)) = v / (1 + exp(-2 * u)), u = sqrt(2 / pi) * (v + 0.044715 * v^3)
 //
-// common/gated.h has x, out and what is formed how. Source: GEGLU, as there; Hendrycks and Gimpel, "Gaussian Error
+// _gated/gated.h has x, out and what is formed how. Source: GEGLU, as there; Hendrycks and Gimpel, "Gaussian Error
 // Linear Units", 2016, arXiv:1606.08415. Test: devtool test gelu_and_mul
 #pragma once
 
-#include "common/gated.h"
+#include "_gated/gated.h"
 
 namespace gelu_and_mul {
 

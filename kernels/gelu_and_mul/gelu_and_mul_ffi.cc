@@ -1,7 +1,7 @@
 // Checks and the two handlers of gelu_and_mul(x, approximate) -> out. See gelu_and_mul.h.
-#include "common/cuda.h"
-#include "common/gated_ffi.h"
-#include "common/op_table.h"
+#include "_gated/gated_ffi.h"
+#include "common/ffi/cuda.h"
+#include "common/ffi/op_table.h"
 #include "gelu_and_mul/gelu_and_mul.h"
 
 namespace {

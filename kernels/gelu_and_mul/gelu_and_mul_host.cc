@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "common/gated_host.h"
+#include "_gated/gated_host.h"
 #include "gelu_and_mul/gelu_and_mul.h"
 
 namespace gelu_and_mul {

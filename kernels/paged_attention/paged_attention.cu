@@ -1,5 +1,5 @@
-#include "paged_attention/paged_attention_device.cuh"
-#include "paged_attention/paged_attention_kernels.h"
+#include "paged_attention/kernels.h"
+#include "paged_attention/sequences.cuh"
 
 namespace paged_attention {
 
@@ -13,7 +13,7 @@ cudaError_t LaunchPagedAttention(cudaStream_t stream, const Params& params) {
     if (error != cudaSuccess || !has_prefill) return error;
     return LaunchPrefill(stream, params);
   }
-  return LaunchRows(stream, params);
+  return LaunchGeneric(stream, params);
 }
 
 }  // namespace paged_attention

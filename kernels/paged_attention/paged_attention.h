@@ -1,8 +1,8 @@
-// The functions of paged_attention and paged_attention_lse for both platforms; common/paged_attention.h has the formula
-// and the pointers. Test: devtool test paged_attention
+// The functions of paged_attention and paged_attention_lse for both platforms; _paged_attention/paged_attention.h has
+// the formula and the pointers. Test: devtool test paged_attention
 #pragma once
 
-#include "common/paged_attention.h"
+#include "_paged_attention/paged_attention.h"
 
 namespace paged_attention {
 

@@ -115,7 +115,7 @@ def _(*arguments, **named) -> tuple[torch.Tensor, torch.Tensor]:
 def workspace_bytes(
     query: torch.Tensor, kv_cache: torch.Tensor, context_lens: torch.Tensor, block_tables: torch.Tensor, *others
 ) -> int:
-    """The decode kernel's counters and results of parts, as WorkspaceBytes in paged_attention_decode.cu."""
+    """The decode kernel's counters and results of parts, as WorkspaceBytes in decode/decode.cu."""
     _, heads, head_dim = query.shape
     kv_heads = kv_cache.shape[3:].numel() // head_dim
     tile_rows, chunk_keys, sequence_items, most_slots = 16, 2048, 264, 2048

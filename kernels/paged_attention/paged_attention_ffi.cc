@@ -1,8 +1,8 @@
 // The handlers of paged_attention(query, kv_cache, ...) -> out and of paged_attention_lse(the same) -> out, lse.
-#include "common/paged_attention_ffi.h"
+#include "_paged_attention/paged_attention_ffi.h"
 
-#include "common/cuda.h"
-#include "common/op_table.h"
+#include "common/ffi/cuda.h"
+#include "common/ffi/op_table.h"
 #include "paged_attention/paged_attention.h"
 
 namespace {

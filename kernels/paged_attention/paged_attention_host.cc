@@ -1,4 +1,4 @@
-#include "common/paged_attention_host.h"
+#include "_paged_attention/paged_attention_host.h"
 
 #include "paged_attention/paged_attention.h"
 

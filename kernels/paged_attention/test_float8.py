@@ -12,11 +12,11 @@ NVCC = shutil.which("nvcc") or shutil.which("nvcc", path=PATH)
 PROGRAM = """
 #include <cstdio>
 
-#include "paged_attention/paged_attention_mma.cuh"
+#include "common/device/math.cuh"
 
 int main() {
   for (uint32_t pair = 0; pair < 65536; ++pair) {
-    const uint32_t halves = paged_attention::HalvesOfFloat8ByHand(pair);
+    const uint32_t halves = pyxla::E4m3x2ToHalf2Emulated(pair);
     std::fwrite(&halves, sizeof(halves), 1, stdout);
   }
 }

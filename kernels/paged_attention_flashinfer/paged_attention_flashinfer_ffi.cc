@@ -1,7 +1,7 @@
 // The handlers of paged_attention_flashinfer(query, kv_cache, ...) -> out: paged_attention of what FlashInfer takes.
-#include "common/cuda.h"
-#include "common/op_table.h"
-#include "common/paged_attention_ffi.h"
+#include "_paged_attention/paged_attention_ffi.h"
+#include "common/ffi/cuda.h"
+#include "common/ffi/op_table.h"
 #include "paged_attention_flashinfer/paged_attention_flashinfer.h"
 #include "paged_attention_flashinfer/paged_attention_flashinfer_plan.h"
 

@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "common/paged_attention.h"
+#include "_paged_attention/paged_attention.h"
 
 #ifdef __CUDACC__
 #define PYXLA_BOTH __host__ __device__ inline

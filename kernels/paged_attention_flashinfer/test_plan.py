@@ -55,7 +55,7 @@ extern "C" void plan_batch(const Params* p, int64_t tile_rows, int64_t blocks, i
 
 
 class Params(ctypes.Structure):
-    """As PagedAttentionParams in common/paged_attention.h."""
+    """As PagedAttentionParams in _paged_attention/paged_attention.h."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("query", "kv_cache", "context_lens", "block_tables")),

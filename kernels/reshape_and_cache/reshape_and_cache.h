@@ -2,13 +2,13 @@
 //
 //   key, value:   [tokens, kv_heads, d], T, contiguous, read
 //
-// common/kv_store.h has the cache, slots and scales, and what is formed how. Test: devtool test reshape_and_cache
+// _kv_cache/kv_store.h has the cache, slots and scales, and what is formed how. Test: devtool test reshape_and_cache
 #pragma once
 
 #include <cstdint>
 
+#include "_kv_cache/kv_store.h"
 #include "common/float_type.h"
-#include "common/kv_store.h"
 
 namespace reshape_and_cache {
 

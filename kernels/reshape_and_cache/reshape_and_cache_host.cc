@@ -1,4 +1,4 @@
-#include "common/kv_store_host.h"
+#include "_kv_cache/kv_store_host.h"
 #include "reshape_and_cache/reshape_and_cache.h"
 
 namespace reshape_and_cache {

@@ -1,4 +1,4 @@
-#include "common/rms_norm.cuh"
+#include "_rms_norm/rms_norm.cuh"
 #include "rms_norm/rms_norm.h"
 
 namespace rms_norm {

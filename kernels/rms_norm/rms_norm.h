@@ -1,8 +1,8 @@
-// The functions of rms_norm; common/rms_norm.h has the formula and what each pointer holds.
+// The functions of rms_norm; _rms_norm/rms_norm.h has the formula and what each pointer holds.
 // Test: devtool test rms_norm
 #pragma once
 
-#include "common/rms_norm.h"
+#include "_rms_norm/rms_norm.h"
 
 namespace rms_norm {
 

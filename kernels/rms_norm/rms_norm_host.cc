@@ -1,4 +1,4 @@
-#include "common/rms_norm_host.h"
+#include "_rms_norm/rms_norm_host.h"
 
 #include "rms_norm/rms_norm.h"
 

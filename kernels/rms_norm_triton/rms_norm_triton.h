@@ -1,8 +1,8 @@
-// The host function of rms_norm_triton; common/rms_norm.h has the formula, triton_kernels.py the device code.
+// The host function of rms_norm_triton; _rms_norm/rms_norm.h has the formula, triton_kernels.py the device code.
 // Test: devtool test rms_norm_triton
 #pragma once
 
-#include "common/rms_norm.h"
+#include "_rms_norm/rms_norm.h"
 
 namespace rms_norm_triton {
 

@@ -1,6 +1,6 @@
 // The two handlers of rms_norm_triton(x, weight?, eps) -> out: rms_norm, with its device code in Triton.
-#include "common/op_table.h"
-#include "common/rms_norm_ffi.h"
+#include "_rms_norm/rms_norm_ffi.h"
+#include "common/ffi/op_table.h"
 #include "rms_norm_triton/rms_norm_triton.h"
 #if PYXLA_WITH_CUDA
 #include "rms_norm_triton/triton_kernels.h"

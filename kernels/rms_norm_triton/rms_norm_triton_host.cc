@@ -1,4 +1,4 @@
-#include "common/rms_norm_host.h"
+#include "_rms_norm/rms_norm_host.h"
 #include "rms_norm_triton/rms_norm_triton.h"
 
 namespace rms_norm_triton {

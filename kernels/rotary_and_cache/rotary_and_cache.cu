@@ -1,8 +1,8 @@
 #include <type_traits>
 
-#include "common/heads.cuh"
-#include "common/kv_store.cuh"
-#include "common/rotary.cuh"
+#include "_kv_cache/kv_store.cuh"
+#include "_rotary/rotary.cuh"
+#include "common/device/heads.cuh"
 #include "rotary_and_cache/rotary_and_cache.h"
 
 namespace rotary_and_cache {

@@ -4,12 +4,12 @@
 //   qkv:    [tokens, heads + 2 * kv_heads, d], T, contiguous, read
 //   query:  [tokens, heads, d], T, contiguous, written, also for tokens that the cache leaves out
 //
-// common/rotary.h has the rotation, positions and table, common/kv_store.h the cache, slots and scales; both say what
-// is formed how. Test: devtool test rotary_and_cache
+// _rotary/rotary.h has the rotation, positions and table, _kv_cache/kv_store.h the cache, slots and scales; both say
+// what is formed how. Test: devtool test rotary_and_cache
 #pragma once
 
-#include "common/kv_store.h"
-#include "common/rotary.h"
+#include "_kv_cache/kv_store.h"
+#include "_rotary/rotary.h"
 
 namespace rotary_and_cache {
 

@@ -1,10 +1,10 @@
 // Checks and the two handlers of rotary_and_cache(positions, qkv, cos_sin_cache, kv_cache(a!), slot_mapping,
 // kv_scales?, is_neox) -> query. See rotary_and_cache.h.
-#include "common/cuda.h"
-#include "common/kv_store_ffi.h"
-#include "common/op_table.h"
-#include "common/parallel.h"
-#include "common/rotary_ffi.h"
+#include "_kv_cache/kv_store_ffi.h"
+#include "_rotary/rotary_ffi.h"
+#include "common/ffi/cuda.h"
+#include "common/ffi/op_table.h"
+#include "common/host/parallel.h"
 #include "rotary_and_cache/rotary_and_cache.h"
 
 namespace {

@@ -1,7 +1,7 @@
 #include <vector>
 
-#include "common/kv_store_host.h"
-#include "common/rotary_host.h"
+#include "_kv_cache/kv_store_host.h"
+#include "_rotary/rotary_host.h"
 #include "rotary_and_cache/rotary_and_cache.h"
 
 namespace rotary_and_cache {

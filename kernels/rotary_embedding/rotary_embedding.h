@@ -4,10 +4,10 @@
 //   key:    [tokens, kv_heads, d], T, contiguous, read
 //   query_out, key_out: as query and key, written; both may be query and key themselves
 //
-// common/rotary.h has the rotation, positions, table, and what is formed how. Test: devtool test rotary_embedding
+// _rotary/rotary.h has the rotation, positions, table, and what is formed how. Test: devtool test rotary_embedding
 #pragma once
 
-#include "common/rotary.h"
+#include "_rotary/rotary.h"
 
 namespace rotary_embedding {
 

@@ -1,4 +1,4 @@
-#include "common/rotary_host.h"
+#include "_rotary/rotary_host.h"
 #include "rotary_embedding/rotary_embedding.h"
 
 namespace rotary_embedding {

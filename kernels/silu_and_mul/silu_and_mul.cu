@@ -1,4 +1,4 @@
-#include "common/gated.cuh"
+#include "_gated/gated.cuh"
 #include "silu_and_mul/silu_and_mul.h"
 
 namespace silu_and_mul {

@@ -1,10 +1,10 @@
 // out[r][i] = silu(x[r][i]) * x[r][d + i], silu(v) = v / (1 + exp(-v))
 //
-// common/gated.h has x, out and what is formed how. Source: SwiGLU, as there.
+// _gated/gated.h has x, out and what is formed how. Source: SwiGLU, as there.
 // Test: devtool test silu_and_mul
 #pragma once
 
-#include "common/gated.h"
+#include "_gated/gated.h"
 
 namespace silu_and_mul {
 

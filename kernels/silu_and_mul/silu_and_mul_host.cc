@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "common/gated_host.h"
+#include "_gated/gated_host.h"
 #include "silu_and_mul/silu_and_mul.h"
 
 namespace silu_and_mul {

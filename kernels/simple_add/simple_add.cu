@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "common/vector.cuh"
+#include "common/device/vector.cuh"
 #include "simple_add/simple_add.h"
 
 namespace simple_add {

@@ -1,4 +1,4 @@
-"""Reads the table that a custom-call library carries (kernels/common/op_table.h), after looking at the file.
+"""Reads the table that a custom-call library carries (kernels/common/ffi/op_table.h), after looking at the file.
 
 The file is looked at first because the dynamic loader kills the process on a library that was cut short.
 """
@@ -38,7 +38,7 @@ class Handler:
 
 @dataclass(frozen=True)
 class OpTable:
-    """What a library says of itself: see kernels/common/op_table.h for each field."""
+    """What a library says of itself: see kernels/common/ffi/op_table.h for each field."""
 
     op: str
     ffi_api_version: tuple[int, int]

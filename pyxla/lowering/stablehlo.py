@@ -32,7 +32,7 @@ ELEMENT_TYPES = {
     torch.float8_e5m2: "f8E5M2",
 }
 
-# An absent `Tensor?`: kernels/common/ffi.h reads it as std::nullopt.
+# An absent `Tensor?`: kernels/common/ffi/ffi.h reads it as std::nullopt.
 ABSENT = "tensor<0xi1>"
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.docs.test_documents import each_current_page
 from tests.layers.test_imports import files, python_files
-from tests.markdown import page, pages
+from tests.markdown import page
 
 
 def test_exit_codes_are_those_in_the_reference():
@@ -138,7 +139,7 @@ def resolve(name: str) -> object:
     raise AssertionError(name)
 
 
-@pytest.mark.parametrize("document", pages(), ids=str)
+@each_current_page
 def test_names_of_pyxla_exist(document):
     """Every `pyxla.name` and `pyxla.module.name(...)` in a text."""
     for span in document.spans:
@@ -153,6 +154,9 @@ def test_names_are_found_and_judged():
 
 
 def test_every_helper_header_is_in_the_contract():
-    """kernels/README.md lists common/."""
-    names = {path.name for path in (ROOT / "kernels/common").iterdir() if path.suffix in (".h", ".cuh")}
-    assert names == set(re.findall(r"\]\(common/([\w.]+)\)", page("kernels/README.md").text))
+    """kernels/README.md lists common/ and the families."""
+    kernels = ROOT / "kernels"
+    folders = [kernels / "common", *kernels.glob("_*/")]
+    headers = {path.relative_to(kernels).as_posix() for folder in folders for path in folder.rglob("*.*h")}
+    assert len(headers) > 25
+    assert headers == set(re.findall(r"\]\(((?:common|_\w+)/[\w./]+)\)", page("kernels/README.md").text))

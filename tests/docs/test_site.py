@@ -162,7 +162,13 @@ def test_the_first_page_begins_as_the_readme(site):
     assert len(prose) >= 3 and all(block in text for block in prose)
 
 
-COMMON = sorted(p for p in (ROOT / "kernels/common").iterdir() if p.suffix in (".h", ".cuh"))
+KERNELS = ROOT / "kernels"
+COMMON = sorted(
+    path
+    for folder in (KERNELS / "common", *KERNELS.glob("_*/"))
+    for path in folder.rglob("*")
+    if path.suffix in (".h", ".cuh")
+)
 _DEFINED = re.compile(
     r"^#define (PYXLA_\w+)|^(?:struct|enum class|class) (?:alignas\(.*\) )?(\w+) \{"
     r"|^(?:inline )?constexpr [\w ]+ (k\w+)|^[A-Za-z_][\w:<>,&* ]*?[ *&](?!__)(\w+)\(",
@@ -171,27 +177,28 @@ _DEFINED = re.compile(
 
 
 def names_of(header: Path) -> set[str]:
-    """The macros that a header of kernels/common defines, and its names at the left margin."""
+    """The macros that a header of kernels/common or of a family defines, and its names at the left margin."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", header.read_text(), flags=re.DOTALL)
     return {next(filter(None, found)) for found in _DEFINED.findall(text)}
 
 
 @cache
-def used_names(header: str) -> set[str]:
-    """The words of all C++ outside common/ that includes the header: of op folders, and of the scaffold."""
-    users = [path for path in CPP if path.parent.name != "common" and f"common/{header}" in includes(path)]
+def used_names(header: Path) -> set[str]:
+    """The words of the C++ that includes the header and is no such header: of op folders, and of the scaffold."""
+    name = header.relative_to(KERNELS).as_posix()
+    users = [path for path in CPP if path not in COMMON and name in includes(path)]
     return set(re.findall(r"\w+", " ".join(path.read_text() for path in users)))
 
 
 @pytest.mark.parametrize("header", COMMON, ids=lambda path: path.name)
 def test_every_cpp_name_that_a_kernel_uses_is_there(site, header):
     text = text_of(site / f"reference/cpp/{header.name}.html")
-    missing = {name for name in names_of(header) & used_names(header.name) if name not in text}
+    missing = {name for name in names_of(header) & used_names(header) if name not in text}
     assert missing == set(), f"the comments of {header.name} lack these"
 
 
 def test_cpp_names_are_read_from_the_headers():
-    names = {name for header in COMMON for name in names_of(header) & used_names(header.name)}
+    names = {name for header in COMMON for name in names_of(header) & used_names(header)}
     assert {
         "CheckDtype",
         "PYXLA_OP_TABLE",

@@ -149,7 +149,7 @@ def test_library_without_an_op_table(tree):
 
 
 def test_op_table_without_a_handler(tree):
-    tree.tiny_op("idle", '#include "common/op_table.h"\nPYXLA_OP_TABLE(idle, )\n')
+    tree.tiny_op("idle", '#include "common/ffi/op_table.h"\nPYXLA_OP_TABLE(idle, )\n')
     result = tree.run("build", "idle")
     assert result.returncode == 1
     assert "op table: expected a line for each handler, got none" in result.stderr

@@ -190,7 +190,7 @@ def test_expression_has_the_same_value_in_cpp(spec, tmp_path):
     texts = ["rows // 4", "rows % 4", "cdiv(rows, 4)", "(rows - 1) // 4 + 1", "rows == 3 or rows < 0", "min(rows, 2)"]
     expressions = [spec.Expression("grid", text, {"rows"}, {}) for text in texts]
     lines = "".join(f'std::cout << {e.cpp} << "\\n";\n' for e in expressions)
-    source = '#include <algorithm>\n#include <iostream>\n#include "common/triton.h"\n'
+    source = '#include <algorithm>\n#include <iostream>\n#include "common/ffi/triton.h"\n'
     source += f"int main() {{\nfor (int64_t arg_rows = -9; arg_rows < 10; ++arg_rows) {{\n{lines}}}\n}}\n"
     (tmp_path / "values.cc").write_text(source)
     command = ["g++", "-std=c++20", f"-I{ROOT / 'kernels'}", "values.cc", "-o", "values"]

@@ -176,7 +176,7 @@ def test_stale_library(tmp_path, monkeypatch):
         LibraryError, match=r"simple_add: library: expected source digest .*\n\nhint: devtool build simple_add"
     ):
         find_library("simple_add")
-    with (kernels / "common/checks.h").open("a") as header:
+    with (kernels / "common/ffi/checks.h").open("a") as header:
         header.write("// changed\n")
     with pytest.raises(LibraryError, match="rms_norm: library: expected source digest"):
         find_library("rms_norm")

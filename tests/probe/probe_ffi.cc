@@ -1,9 +1,9 @@
 // Handlers that show a test what arrived: not an op, but the other end of pyxla's lowering.
 #include <cstring>
 
-#include "common/checks.h"
-#include "common/op_table.h"
-#include "common/parallel.h"
+#include "common/ffi/checks.h"
+#include "common/ffi/op_table.h"
+#include "common/host/parallel.h"
 
 namespace {
 

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "common/triton.h"
+#include "common/ffi/triton.h"
 
 extern "C" {
 

@@ -97,7 +97,7 @@ def test_edit_of_what_another_route_is_made_from_changes_that_library(flake, cop
 
 
 @needs_nix
-@pytest.mark.parametrize("name", ["common/op_table.h", "common/device/fresh.cuh", "_family/value.h"])
+@pytest.mark.parametrize("name", ["common/ffi/op_table.h", "common/device/fresh.cuh", "_family/value.h"])
 def test_edit_of_a_shared_header_changes_every_library(flake, copy, name):
     copy.write(f"kernels/{name}", "// edited\n")
     before, after = flake.derivations(), copy.derivations()

@@ -1,0 +1,79 @@
+// out[r][i] = activation(x[r][i]) * x[r][d + i]: the device code of the gated activations, one op each.
+//
+//   x:   [rows, 2 * d], T, contiguous, read
+//   out: [rows, d], T, contiguous, written
+#pragma once
+
+#include <algorithm>
+
+#include "common/device/math.cuh"
+#include "common/device/vector.cuh"
+
+namespace pyxla {
+
+constexpr int kGatedThreads = 256;
+
+/** x / (1 + exp(-u)), as exact as a result in T needs it. */
+template <typename T>
+__device__ inline float TimesSigmoid(float x, float u) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return x / (1.0f + expf(-u));
+  } else {
+    return x * Reciprocal(1.0f + Exp2(-kLog2E * u));
+  }
+}
+
+// One vector of the result per thread; the loop is for more of them than a grid has threads.
+template <typename T, int kCount, typename Activation>
+__global__ void __launch_bounds__(kGatedThreads)
+    GatedKernel(const Vector<T, kCount>* x, Vector<T, kCount>* out, int64_t vectors, int64_t row_vectors) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kGatedThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kGatedThreads + threadIdx.x; i < vectors; i += stride) {
+    // Before result vector i lie i / row_vectors whole rows, each with a second half.
+    const int64_t gate_at = i + i / row_vectors * row_vectors;
+    Vector<T, kCount> gate = LoadOnce(x + gate_at);
+    const Vector<T, kCount> up = LoadOnce(x + gate_at + row_vectors);
+    if constexpr (sizeof(T) == sizeof(float)) {
+      // The long functions of float: without this use of `up` the compiler loads it behind them, to save registers.
+      const int zero = static_cast<int>(row_vectors >> 63);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        gate.values[j] = __int_as_float(__float_as_int(gate.values[j]) ^ (__float_as_int(up.values[j]) & zero));
+      }
+    }
+    Vector<T, kCount> result;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const float activated = Activation::template Of<T>(static_cast<float>(gate.values[j]));
+      result.values[j] = static_cast<T>(activated * static_cast<float>(up.values[j]));
+    }
+    out[i] = result;
+  }
+}
+
+template <typename T, int kCount, typename Activation>
+cudaError_t LaunchGatedVectors(cudaStream_t stream, const void* x, void* out, int64_t rows, int64_t d) {
+  constexpr int64_t kMaxBlocks = 1 << 30;
+  const int64_t row_vectors = d / kCount, vectors = rows * row_vectors;
+  const int64_t blocks = std::min((vectors + kGatedThreads - 1) / kGatedThreads, kMaxBlocks);
+  GatedKernel<T, kCount, Activation><<<static_cast<unsigned>(blocks), kGatedThreads, 0, stream>>>(
+      static_cast<const Vector<T, kCount>*>(x), static_cast<Vector<T, kCount>*>(out), vectors, row_vectors);
+  return cudaGetLastError();
+}
+
+/**
+ * Launches the kernel. Activation has `template <typename T> static __device__ float Of(float x)`, for a result that is
+ * rounded to T.
+ */
+template <typename Activation>
+cudaError_t LaunchGated(cudaStream_t stream, FloatType dtype, const void* x, void* out, int64_t rows, int64_t d) {
+  if (rows == 0 || d == 0) return cudaSuccess;
+  return DispatchCuda(dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const bool vectorized = d % kVectorCount<T> == 0 && IsAligned(x, kVectorBytes) && IsAligned(out, kVectorBytes);
+    return vectorized ? LaunchGatedVectors<T, kVectorCount<T>, Activation>(stream, x, out, rows, d)
+                      : LaunchGatedVectors<T, 1, Activation>(stream, x, out, rows, d);
+  });
+}
+
+}  // namespace pyxla

@@ -1,0 +1,66 @@
+// Arithmetic that kernels share: fast exponentials, and pairs of 16-bit numbers.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace pyxla {
+
+/** log2(e) and ln(2). */
+inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+/** a / b, rounded up; both are positive. */
+inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/** 2^x in one instruction, for results of 16 bits: relative error below 2^-21, zero where the result is subnormal. */
+__device__ inline float Exp2(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+/** 1 / x, as exact as Exp2. */
+__device__ inline float Reciprocal(float x) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+/** Two numbers as T, __half or __nv_bfloat16, in one register: `low` in its lower half. */
+template <typename T>
+__device__ inline uint32_t Pack(float low, float high) {
+  if constexpr (std::is_same_v<T, __half>) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return reinterpret_cast<const uint32_t&>(pair);
+  } else {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const uint32_t&>(pair);
+  }
+}
+
+// Converts without the instruction, which GPUs before sm_89 lack. CUDA's own function is so long there that compiling
+// it takes a minute.
+__host__ __device__ inline uint32_t E4m3x2ToHalf2Emulated(uint32_t pair) {
+  // float16's exponents are greater by 8, so the same bits mean 2^-8 as much. All ones are NaN.
+  const uint32_t apart = (pair & 0xff) | (pair & 0xff00) << 8;
+  const uint32_t bits = (apart & 0x00800080) << 8 | (apart & 0x007f007f) << 7;
+  const uint32_t is_nan = ((apart & 0x007f007f) + 0x00010001) >> 7 & 0x00010001;
+  const __half2 scaled = __hmul2(reinterpret_cast<const __half2&>(bits), __float2half2_rn(256));
+  return reinterpret_cast<const uint32_t&>(scaled) | is_nan * 0x7e00;
+}
+
+/** The two e4m3 numbers in the lower half of `pair` as two of float16, which holds each exactly. */
+__device__ inline uint32_t E4m3x2ToHalf2(uint32_t pair) {
+#if __CUDA_ARCH__ >= 890
+  const __half2_raw halves = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3);
+  return reinterpret_cast<const uint32_t&>(halves);
+#else
+  return E4m3x2ToHalf2Emulated(pair);
+#endif
+}
+
+}  // namespace pyxla

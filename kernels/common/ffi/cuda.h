@@ -1,0 +1,28 @@
+// What a CUDA handler needs beside the FFI: the stream's type and errors that carry CUDA's own text.
+#pragma once
+
+#if PYXLA_WITH_CUDA
+#include <cuda_runtime_api.h>
+
+#include <sstream>
+
+#include "common/ffi/ffi.h"
+
+namespace pyxla {
+
+/** The error of a CUDA call with CUDA's own name and text; `PYXLA_CUDA_STATUS` fills in the place. */
+inline ffi::Error CudaStatus(const char* op, cudaError_t status, const char* expression, const char* file, int line) {
+  if (status == cudaSuccess) return ffi::Error::Success();
+  // Taken off: the runtime keeps it, and the check behind a later launch would find it again.
+  cudaGetLastError();
+  std::ostringstream message;
+  message << op << ": launch: expected cudaSuccess, got " << cudaGetErrorName(status) << " ("
+          << cudaGetErrorString(status) << ") from " << expression << " at " << file << ":" << line;
+  return ffi::Error::Internal(message.str());
+}
+
+}  // namespace pyxla
+
+/** A launch function's `cudaError_t` as the handler's result: `return PYXLA_CUDA_STATUS(kOp, LaunchRmsNorm(...));` */
+#define PYXLA_CUDA_STATUS(op, expression) ::pyxla::CudaStatus(op, (expression), #expression, __FILE__, __LINE__)
+#endif

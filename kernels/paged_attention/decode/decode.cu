@@ -1,0 +1,23 @@
+#include "paged_attention/decode/scheduler.cuh"
+#include "paged_attention/kernels.h"
+
+namespace paged_attention {
+
+// The kernel counts rows and work tiles in 32 bits, and copies 16 bytes at a time.
+bool DecodeCovers(const Params& p) {
+  const int64_t element = p.kv_dtype == Dtype::kFloat8E4M3 ? 1 : 2, most = INT32_MAX;
+  return p.dtype != Dtype::kFloat32 && p.head_dim * element % 16 == 0 && p.blocks * p.block_size <= most &&
+         p.tokens * p.heads + p.seqs * decode::kSequenceTiles * CeilDiv(p.heads, p.kv_heads) <= most;
+}
+
+cudaError_t LaunchDecode(cudaStream_t stream, const Params& p, bool all_rows) {
+  if (p.kv_dtype == Dtype::kFloat8E4M3) return decode::LaunchFloat8(stream, p, all_rows);
+  if (p.dtype == Dtype::kFloat16) return decode::LaunchFloat16(stream, p, all_rows);
+  return decode::LaunchBFloat16(stream, p, all_rows);
+}
+
+int64_t WorkspaceBytes(const Params& p) {
+  return decode::CounterBytes(p) + decode::SlotRows(p) * (2 + p.head_dim) * static_cast<int64_t>(sizeof(float));
+}
+
+}  // namespace paged_attention

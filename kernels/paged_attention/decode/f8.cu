@@ -1,0 +1,10 @@
+#include "paged_attention/decode/kernel.cuh"
+#include "paged_attention/kernels.h"
+
+namespace paged_attention::decode {
+
+cudaError_t LaunchFloat8(cudaStream_t stream, const Params& p, bool all_rows) {
+  return LaunchForDim<__half, __nv_fp8_e4m3>(stream, p, all_rows);
+}
+
+}  // namespace paged_attention::decode

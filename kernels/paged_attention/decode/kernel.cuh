@@ -1,0 +1,254 @@
+// The decode kernel (split keys, FlashDecoding), and which of its shapes a call takes. Each dtype of the cache is
+// compiled in a file of its own.
+//
+// Persistent CTAs, one or two per SM, launched cooperatively. All warps (3 or 6) are alike: each is the producer and
+// the consumer of its own ring, and no warp waits for another one within a work tile.
+//
+//   work tile          (tile of 8 or 16 query rows, kv head, split of the keys)      scheduler.cuh
+//   warp w             KV tiles w, w + warps, ... of the split
+//     load             cp.async, a commit group per KV tile, ring of kStages = 2     mainloop_load.cuh
+//     S = K Q^T        mma_m16n8k16 (rows are the narrow side)                       mainloop_mma.cuh
+//     P, m, l          running softmax, rescaled only for a much larger maximum      softmax.cuh
+//     O += V^T P       mma_m16n8k16
+//   CTA                (m, l, O) of its warps, merged in shared memory -> result, or the split's slot in the workspace
+//   last CTA of a tile reduces its splits in their order                             epilogue.cuh
+//
+//   synchronization                    orders
+//   cp_async_wait_group<1>             a KV tile's copies before its MMAs; the next KV tile stays in flight
+//   __syncwarp                         a stage's last read before the copies that refill it
+//   __syncthreads                      the warps' (m, l, O) before their merge, and the merge before the next ones
+//   barrier of the grid, once          zeroed counters before the first arrival at one
+//   counter per tile (atomicAdd)       the splits' slots before their reduction, which is before a slot's next use
+#pragma once
+
+#include <cooperative_groups.h>
+
+#include <utility>
+
+#include "paged_attention/decode/epilogue.cuh"
+
+namespace paged_attention::decode {
+
+// Padding rows, those after the batch's last row, become zero and their lse minus infinity. If the batch is wrong, all
+// rows become NaN.
+__device__ inline void FillRows(const Params& p, int batch_rows, bool is_wrong) {
+  const int64_t threads = int64_t{gridDim.x} * blockDim.x, thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int64_t begin = is_wrong ? 0 : batch_rows, row = p.heads * p.head_dim;
+  const uint16_t value = is_wrong ? 0xffff : 0;  // NaN or zero in bfloat16 and float16
+  for (int64_t i = begin * row + thread; i < p.tokens * row; i += threads) static_cast<uint16_t*>(p.out)[i] = value;
+  if (p.lse == nullptr) return;
+  const float lse = is_wrong ? NAN : -INFINITY;
+  for (int64_t i = begin * p.heads + thread; i < p.tokens * p.heads; i += threads) p.lse[i] = lse;
+}
+
+// The counters are zero for all CTAs once all have arrived at the grid's barrier.
+template <typename Shape>
+__device__ inline void ZeroCounters(const Plan& plan, const Workspace& workspace) {
+  for (int64_t i = int64_t{blockIdx.x} * Shape::kThreads + threadIdx.x; i < plan.counters;
+       i += int64_t{gridDim.x} * Shape::kThreads) {
+    workspace.counters[i] = 0;
+  }
+}
+
+// CTAs are persistent, and take work tiles as WorkQueue says.
+template <typename Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    DecodeKernel(const __grid_constant__ Params p, const __grid_constant__ Plan plan) {
+  constexpr int kCount = Shape::kDim / kWarpSize;
+  extern __shared__ __align__(128) char shared[];
+  __shared__ typename Shape::Scheduler scheduler;
+  __shared__ WorkQueue queue;
+  __shared__ WorkTile warp_work[Shape::kWarps], work_to_reduce;
+  __shared__ float warp_m[Shape::kWarps][Shape::kRows], warp_l[Shape::kWarps][Shape::kRows];
+  __shared__ const float* warp_o[Shape::kWarps];
+  __shared__ bool is_last;
+  static_assert(sizeof(scheduler) + sizeof(queue) + sizeof(warp_work) + sizeof(work_to_reduce) + sizeof(warp_m) +
+                        sizeof(warp_l) + sizeof(warp_o) + sizeof(is_last) <=
+                    3 * 1024,
+                "what Shape leaves of a block's shared memory on sm_86");
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+
+  // The workspace is uninitialized.
+  const Workspace workspace(p, plan);
+  ZeroCounters<Shape>(plan, workspace);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < WorkQueue::kOwn; ++i) queue.Set(i, blockIdx.x + i * gridDim.x);
+  }
+  const int count = scheduler.Count(p, plan);
+  const cooperative_groups::grid_group grid = cooperative_groups::this_grid();
+  auto arrival = grid.barrier_arrive();
+  bool has_waited = false;
+  FillRows(p, scheduler.Rows(), count < 0);
+
+  char* ring = shared + warp * Shape::kRingBytes;
+  KvLoader<Shape> loader(p, plan, scheduler, queue, count, shared_address(ring));
+  int stage = 0, loaded = 0;  // stages that hold KV tiles, or soon will
+
+  // The last CTA to finish a tile reduces its splits. The completion check overlaps the next work tile, unless other
+  // CTAs may wait for the slots.
+  int to_reduce = -1;
+  const bool is_waited_for = count > plan.slots;
+  for (int number = 0, index = blockIdx.x;;) {
+    const bool has_work = index < count && (to_reduce < 0 || !is_waited_for);
+    if (has_work) {
+      const bool takes_turn = threadIdx.x == 0 && number + 2 >= WorkQueue::kOwn;
+      const int turn = takes_turn ? WorkQueue::kOwn * gridDim.x + atomicAdd(workspace.turn, 1) : 0;
+      Query<Shape> q;
+      SoftmaxState<Shape> state = {};
+      int last = -1;  // the stage that held the warp's last KV tile
+      Bounds bounds;
+      int key = 0, rows = 0;
+      bool has_splits = false;
+
+      // One iteration per KV tile of the warp, and one before them: copies are in flight when the query is loaded. The
+      // last KV tile's stage is not refilled before the warps are merged.
+      bool is_first = true;
+#pragma unroll 1
+      do {
+        // One stage is free here; in the first iteration of the kernel all are.
+#pragma unroll 1
+        while (loaded < Shape::kStages) {
+          loaded += loader.Step(number);
+          if (!is_first || !loader.HasKvTile()) break;
+        }
+        if (is_first) {
+          is_first = false;
+          const WorkTile work = scheduler.Find(p, plan, index);
+          if (lane == 0) warp_work[warp] = work;
+          bounds = BoundsOf(plan, work);
+          key = work.begin + warp * Shape::kKeys;
+          rows = work.rows;
+          has_splits = work.splits > 1;
+          LoadQuery<Shape>(p, plan, work, q);
+#pragma unroll
+          for (int i = 0; i < Shape::kRows / 4; ++i) {
+            state.m[i / 2][i % 2] = -INFINITY;
+            // A wrong length makes NaN of the row.
+            if (!work.is_valid) state.l[i / 2][i % 2] = NAN;
+          }
+          __syncwarp();
+          continue;
+        }
+        // One commit group follows the KV tile's: the next KV tile's, or an empty one.
+        static_assert(Shape::kStages == 2);
+        cp_async_wait_group<1>();
+        __syncwarp();
+        AddKvTile<Shape>(p, plan, warp_work[warp], bounds, q, shared_address(ring) + stage * Shape::kStageBytes, key,
+                         state);
+        __syncwarp();
+        last = stage;
+        stage = stage == Shape::kStages - 1 ? 0 : stage + 1;
+        --loaded;
+        key += Shape::kWarps * Shape::kKeys;
+      } while (key < bounds.end);
+      float* sums = last < 0 ? nullptr : reinterpret_cast<float*>(ring + last * Shape::kStageBytes);
+      StoreSoftmaxState<Shape>(state, rows, sums != nullptr, warp_m[warp], warp_l[warp], sums);
+      if (lane == 0) warp_o[warp] = sums;
+      if (takes_turn) queue.Set(number + 2, turn);
+      if (!has_waited) {
+        grid.barrier_wait(std::move(arrival));
+        has_waited = true;
+      }
+      if (has_splits && index >= plan.slots) WaitForSlot<Shape>(p, plan, scheduler, workspace, index);
+    }
+    __syncthreads();
+
+    if (to_reduce >= 0) {
+      if (is_last) {
+        __threadfence();
+        ReduceSplits<Shape>(p, plan, work_to_reduce, workspace, to_reduce);
+      }
+      if (is_last && is_waited_for) {
+        __syncthreads();
+        if (threadIdx.x == 0) __threadfence(), atomicAdd(workspace.Counter(plan, work_to_reduce), 1);
+      }
+      to_reduce = -1;
+    }
+    if (!has_work) {
+      if (index >= count) break;
+      continue;
+    }
+
+    const WorkTile& work = warp_work[warp];
+    const bool has_splits = work.splits > 1;
+    // Merges the warps' (m, l, O): into the result, or into the split's slot of the workspace.
+    for (int row = warp; row < work.rows; row += Shape::kWarps) {
+      const int column = lane * kCount;
+      float max = -INFINITY, weight = 0;
+      Columns<float, kCount> merged = {};
+#pragma unroll
+      for (int w = 0; w < Shape::kWarps; ++w) max = fmaxf(max, warp_m[w][row]);
+#pragma unroll
+      for (int w = 0; w < Shape::kWarps; ++w) {
+        const float share = Weight(warp_m[w][row], max);
+        weight += share * warp_l[w][row];
+        if (warp_o[w] == nullptr) continue;
+        const auto part = *reinterpret_cast<const Columns<float, kCount>*>(warp_o[w] + Shape::SumOffset(row, column));
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) merged.values[i] += share * part.values[i];
+      }
+      if (!has_splits) {
+        StoreRow<Shape>(p, plan, work, row, column, max, weight, merged);
+        continue;
+      }
+      const int64_t to = int64_t{index % plan.slots} * Shape::kRows + row;
+      if (lane == 0) workspace.weights[to] = {max, weight};
+      if (column < plan.d) *reinterpret_cast<Columns<float, kCount>*>(workspace.sums + to * plan.d + column) = merged;
+    }
+    __syncthreads();
+    if (has_splits) {
+      to_reduce = index;
+      if (threadIdx.x == 0) {
+        work_to_reduce = work;
+        __threadfence();
+        is_last = atomicAdd(workspace.Counter(plan, work), 1) == work.splits - 1;
+      }
+    }
+    index = queue.Index(++number);
+  }
+  cp_async_wait_group<0>();
+}
+
+template <typename Shape>
+cudaError_t Launch(cudaStream_t stream, const Params& p, bool all_rows) {
+  const auto kernel = DecodeKernel<Shape>;
+  int device = 0, sms = 0, blocks = 0;
+  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes);
+  if (error != cudaSuccess) return error;
+  error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+  if (error != cudaSuccess) return error;
+  if ((error = cudaGetDevice(&device)) != cudaSuccess) return error;
+  error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) return error;
+  error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, Shape::kThreads, Shape::kSharedBytes);
+  if (error != cudaSuccess) return error;
+
+  // A cooperative launch has all CTAs resident, which the barrier of the grid and the wait for a slot need.
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeCooperative;
+  attribute.val.cooperative = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = static_cast<unsigned>(sms * blocks);
+  config.blockDim = Shape::kThreads;
+  config.dynamicSmemBytes = Shape::kSharedBytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, p, Plan(p, all_rows, Shape::kRows, Shape::Scheduler::kEntries));
+}
+
+// Tiles of sixteen rows where a token has more than eight, or the shapes are those of a few tokens a sequence with more
+// than eight rows. A row's result is the same in either.
+template <typename T, typename Kv>
+cudaError_t LaunchForDim(cudaStream_t stream, const Params& p, bool all_rows) {
+  const int64_t group = p.heads / p.kv_heads;
+  const bool is_wide = group > 8 || (p.tokens * group > p.seqs * 8 && p.tokens <= p.seqs * DecodeTokens(p));
+  if (p.head_dim > 128) return Launch<Shape<T, Kv, 256, 1>>(stream, p, all_rows);
+  if (p.head_dim > 64) {
+    return is_wide ? Launch<Shape<T, Kv, 128, 2>>(stream, p, all_rows)
+                   : Launch<Shape<T, Kv, 128, 1>>(stream, p, all_rows);
+  }
+  return is_wide ? Launch<Shape<T, Kv, 64, 2>>(stream, p, all_rows) : Launch<Shape<T, Kv, 64, 1>>(stream, p, all_rows);
+}
+
+}  // namespace paged_attention::decode

@@ -1,0 +1,185 @@
+// How a warp of the decode kernel feeds its ring of keys and values in shared memory.
+#pragma once
+
+#include "common/device/ptx/cp_async.cuh"
+#include "common/device/ptx/memory.cuh"
+#include "paged_attention/decode/traits.cuh"
+
+namespace paged_attention::decode {
+
+using namespace pyxla::ptx;
+
+// A CTA's next work tiles. The one after `number` is known while all warps are at `number`.
+class WorkQueue {
+ public:
+  // The first three are the block's own; then it takes the next one of all, as fast as it gets on: the SMs
+  // of one GPU differ by a fifth in how fast they read.
+  static constexpr int kOwn = 3;
+
+  // One thread, before all wait for it.
+  __device__ void Set(int number, int index) { indices_[number % kKept] = index; }
+  __device__ int Index(int number) const { return indices_[number % kKept]; }
+
+ private:
+  static constexpr int kKept = 4;
+  int indices_[kKept];
+};
+
+// Feeds a warp's ring with the warp's KV tiles, kKeys keys each, work tile after work tile. A KV tile is found one step
+// before its copies start, so that its block table entries arrive while the warp works on earlier KV tiles.
+template <typename Shape>
+class KvLoader {
+ public:
+  __device__ KvLoader(const Params& p, const Plan& plan, const typename Shape::Scheduler& scheduler,
+                      const WorkQueue& queue, int count, uint32_t ring)
+      : p_(p), plan_(plan), scheduler_(scheduler), queue_(queue), count_(count), ring_(ring), stage_(ring) {}
+
+  // Whether a KV tile is found.
+  __device__ bool HasKvTile() const { return has_kv_tile_; }
+
+  // Starts the copies of the KV tile that is found, if one is, and finds the next one, if it is of the work tile that
+  // the block is at or of the one behind it. Returns whether copies began; they are a group of their own, or else an
+  // empty one.
+  __device__ bool Step(int number) {
+    const bool copies = has_kv_tile_;
+    if (copies) {
+      if (is_whole_) {
+        CopyGroups();
+      } else {
+        CopyRows();
+      }
+      stage_ = stage_ == ring_ + (Shape::kStages - 1) * Shape::kStageBytes ? ring_ : stage_ + Shape::kStageBytes;
+      key_ += Shape::kWarps * Shape::kKeys;
+    }
+    cp_async_commit_group();
+    Find(number);
+    return copies;
+  }
+
+ private:
+  static constexpr int kUnseen = -1, kWrong = -2;
+  static constexpr int kLineEntries = 128 / sizeof(int32_t);
+  // A KV tile's entries of the block table: one for each group of keys, or one for each key, a key to a lane.
+  static constexpr int kGroup = 16, kGroups = Shape::kKeys / kGroup;
+  static constexpr int kLookups = (Shape::kKeys + kWarpSize - 1) / kWarpSize;
+
+  __device__ void Find(int number) {
+    while (key_ >= end_) {
+      has_kv_tile_ = false;
+      number_ = max(number_, number - 1);  // work tiles without a KV tile of the warp's went by
+      const int index = number_ <= number ? queue_.Index(number_ + 1) : count_;
+      if (index >= count_) return;
+      ++number_;
+      Enter(index);
+    }
+    has_kv_tile_ = true;
+    LookUp();
+  }
+
+  __device__ void Enter(int index) {
+    const int lane = Lane(), vector = lane % Shape::kVectors * 16;
+    const WorkTile work = scheduler_.Find(p_, plan_, index);
+    key_ = work.begin + static_cast<int>(threadIdx.x) / kWarpSize * Shape::kKeys;
+    end_ = work.end;
+    is_aligned_ = plan_.has_groups && work.begin % kGroup == 0;
+    table_ = p_.block_tables + work.seq * p_.max_blocks;
+    keys_ = static_cast<const char*>(p_.kv_cache) + work.kv_head * plan_.row_bytes;
+    keys_ += vector < plan_.row_bytes ? vector : 0;
+    // All of the work tile's table at once, so that the KV tiles behind the first one find theirs in L2.
+    const int block = plan_.block_divider.Quotient(work.begin) + lane * kLineEntries;
+    if (work.begin < work.end && block <= plan_.block_divider.Quotient(work.end - 1)) {
+      prefetch_l2(table_ + block);
+    }
+  }
+
+  // Asks for the entries: of groups, where each group's keys are in one block and all of them the work tile's.
+  __device__ void LookUp() {
+    is_whole_ = is_aligned_ && key_ + Shape::kKeys <= end_;
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      const int offset = is_whole_ ? i * kGroup : i * kWarpSize + Lane(), key = key_ + offset;
+      slots_[i] = -1;
+      if (offset < Shape::kKeys && key < end_) {
+        const int block = plan_.block_divider.Quotient(key);
+        slots_[i] = plan_.block_divider.Remainder(key, block);
+        blocks_[i] = table_[block];
+      }
+    }
+  }
+
+  __device__ bool IsBlock(int block) const { return static_cast<uint32_t>(block) < plan_.blocks; }
+
+  // Where this lane's vector of the first row goes in a stage; whether a row has that vector; bytes from a key's row in
+  // the cache to the next key's.
+  __device__ uint32_t Place() const { return Shape::Offset(Lane() / Shape::kVectors, Lane() % Shape::kVectors); }
+  __device__ bool HasVector() const { return Lane() % Shape::kVectors * 16 < plan_.row_bytes; }
+  __device__ uint32_t Stride() const { return static_cast<uint32_t>(plan_.kv_heads) * plan_.row_bytes; }
+
+  // A key in a block that does not exist is NaN, which reaches the rows that see it; its values are zero.
+  __device__ void CopyGroups() {
+    const uint32_t place = Place(), stride = Stride();
+    const bool has_vector = HasVector();
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const int block = blocks_[group];
+      const uint32_t row = static_cast<uint32_t>(block) * plan_.block_size + slots_[group] + Lane() / Shape::kVectors;
+      uint64_t keys = reinterpret_cast<uint64_t>(keys_) + uint64_t{row} * stride, values = keys + plan_.value_offset;
+      // Sums whose parts the compiler would add anew for each row.
+      asm volatile("" : "+l"(keys), "+l"(values));
+      const auto place_of = [&](int i) { return stage_ + (place ^ Shape::Turn(i)) + i * Shape::kRowBytes; };
+      if (!IsBlock(block)) {
+#pragma unroll
+        for (int i = group * kGroup; i < (group + 1) * kGroup; i += Shape::kCopyRows) {
+          st_shared_v4(place_of(i), 0xffffffff);
+          st_shared_v4(place_of(i) + Shape::kValues, 0);
+        }
+        continue;
+      }
+#pragma unroll
+      for (int i = group * kGroup; i < (group + 1) * kGroup; i += Shape::kCopyRows) {
+        const uint64_t offset = uint64_t{static_cast<uint32_t>(i % kGroup)} * stride;
+        const uint32_t to = place_of(i);
+        cp_async_zfill(to, reinterpret_cast<const void*>(keys + offset), has_vector, plan_.policy);
+        cp_async_zfill(to + Shape::kValues, reinterpret_cast<const void*>(values + offset), has_vector, plan_.policy);
+      }
+    }
+  }
+
+  // The same row by row; what a row does not have is zero.
+  __device__ void CopyRows() {
+    const uint32_t place = Place(), stride = Stride();
+    const bool has_vector = HasVector();
+    // This lane's keys: the row of the cache, or why there is none.
+    int rows[kLookups];
+#pragma unroll
+    for (int i = 0; i < kLookups; ++i) {
+      rows[i] = slots_[i] < 0 ? kUnseen : IsBlock(blocks_[i]) ? blocks_[i] * plan_.block_size + slots_[i] : kWrong;
+    }
+#pragma unroll
+    for (int i = 0; i < Shape::kKeys; i += Shape::kCopyRows) {
+      const int row = __shfl_sync(kAllLanes, rows[i / kWarpSize], i + Lane() / Shape::kVectors);
+      const bool copy = has_vector && row >= 0;
+      const char* keys = keys_ + uint64_t{static_cast<uint32_t>(copy ? row : 0)} * stride;
+      const uint32_t to = stage_ + (place ^ Shape::Turn(i)) + i * Shape::kRowBytes;
+      if (row == kWrong) {
+        st_shared_v4(to, 0xffffffff);
+      } else {
+        cp_async_zfill(to, keys, copy, plan_.policy);
+      }
+      cp_async_zfill(to + Shape::kValues, keys + plan_.value_offset, copy, plan_.policy);
+    }
+  }
+
+  const Params& p_;
+  const Plan& plan_;
+  const typename Shape::Scheduler& scheduler_;
+  const WorkQueue& queue_;
+  int count_, number_ = -1, key_ = 0, end_ = 0;
+  bool has_kv_tile_ = false, is_aligned_ = false, is_whole_ = false;
+  uint32_t ring_, stage_;
+  int blocks_[kGroups] = {}, slots_[kGroups] = {};
+  const int32_t* table_ = nullptr;
+  const char* keys_ = nullptr;  // of the head, and this lane's vector of a row
+};
+
+}  // namespace paged_attention::decode

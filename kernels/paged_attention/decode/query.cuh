@@ -1,0 +1,81 @@
+// The decode kernel's query rows, in the registers of each warp.
+#pragma once
+
+#include "paged_attention/decode/mainloop_load.cuh"
+
+namespace paged_attention::decode {
+
+// The query as the B operand of S = K Q^T: a lane holds columns of row lane / 4 of each tile. For the rest a
+// lane's rows are lane % 4 * 2 and the next one of each tile, as in the MMAs.
+template <typename Shape>
+struct Query {
+  uint32_t values[Shape::kTiles][Shape::kDim / 16][2];
+  float factor[Shape::kTiles][2], slope[Shape::kTiles][2];
+};
+
+// A row of the tile: its head and its token's number among the new ones.
+struct Row {
+  int head, token;
+};
+
+__device__ inline Row RowOf(const Plan& plan, const WorkTile& work, int row) {
+  const int of_sequence = work.row + min(row, work.rows - 1), token = plan.group_divider.Quotient(of_sequence);
+  return {work.kv_head * plan.group + plan.group_divider.Remainder(of_sequence, token), token};
+}
+
+// Float8 keys are multiplied as float16. A bfloat16 row is divided by the power of two that brings it into range.
+template <int kSteps>
+__device__ inline float ToHalves(uint32_t (&values)[kSteps][2]) {
+  float largest = 0;
+#pragma unroll
+  for (int i = 0; i < 2 * kSteps; ++i) {
+    const float2 pair = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(values[i / 2][i % 2]));
+    largest = fmaxf(largest, fmaxf(fabsf(pair.x), fabsf(pair.y)));
+  }
+  largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
+  largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
+  const int exponent = largest > 0 && largest < INFINITY ? ilogbf(largest) : 0;
+#pragma unroll
+  for (int i = 0; i < 2 * kSteps; ++i) {
+    const float2 pair = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(values[i / 2][i % 2]));
+    values[i / 2][i % 2] = Pack<__half>(ldexpf(pair.x, -exponent), ldexpf(pair.y, -exponent));
+  }
+  return ldexpf(1, exponent);
+}
+
+template <typename Shape>
+__device__ inline void LoadQuery(const Params& p, const Plan& plan, const WorkTile& work, Query<Shape>& q) {
+  const int lane = Lane();
+  const float scale = p.scale * (p.kv_scales == nullptr ? 1.0f : p.kv_scales[work.kv_head]);
+#pragma unroll
+  for (int tile = 0; tile < Shape::kTiles; ++tile) {
+    const bool is_row = tile * 8 + lane / 4 < work.rows;
+    const Row row = RowOf(plan, work, tile * 8 + lane / 4);
+    const auto* query =
+        static_cast<const uint16_t*>(p.query) + int64_t{(work.query_row + row.token) * plan.heads + row.head} * plan.d;
+#pragma unroll
+    for (int step = 0; step < Shape::kDim / 16; ++step) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        // In the order in which the keys' columns come: see GemmQk.
+        const int column = step * 16 + (Shape::kIsFloat8 ? lane % 4 * 4 + i * 2 : lane % 4 * 2 + i * 8);
+        const bool is_there = is_row && column < plan.d;
+        q.values[tile][step][i] = is_there ? *reinterpret_cast<const uint32_t*>(query + column) : 0;
+      }
+    }
+    float factor = scale;
+    const float slope = p.alibi_slopes == nullptr ? 0.0f : p.alibi_slopes[row.head];
+    if (Shape::kIsFloat8 && p.dtype == Dtype::kBFloat16) factor *= ToHalves(q.values[tile]);
+    // Waits for the query here. Else the compiler has each KV tile's first MMA wait for what it may be the first to
+    // need, and for all else that is counted with it: the block table's entry of the KV tile after next.
+    uint32_t& last = q.values[tile][Shape::kDim / 16 - 1][1];
+    last = __shfl_sync(kAllLanes, last, lane);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      q.factor[tile][i] = __shfl_sync(kAllLanes, factor, (lane % 4 * 2 + i) * 4);
+      q.slope[tile][i] = __shfl_sync(kAllLanes, slope, (lane % 4 * 2 + i) * 4);
+    }
+  }
+}
+
+}  // namespace paged_attention::decode

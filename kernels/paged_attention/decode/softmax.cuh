@@ -1,0 +1,179 @@
+// A warp's part of the decode kernel's softmax.
+#pragma once
+
+#include "paged_attention/decode/mainloop_mma.cuh"
+
+namespace paged_attention::decode {
+
+// tanh to a few units in the last place.
+__device__ inline float Tanh(float x) {
+  const float y = x * x;
+  const float small = x + x * y * (-1.0f / 3 + y * (2.0f / 15 + y * (-17.0f / 315 + y * (62.0f / 2835))));
+  const float large = 1 - __fdividef(2, 1 + Exp2(fminf(2 * kLog2E * fabsf(x), 120.0f)));
+  return x != x ? x : fabsf(x) < 0.3f ? small : copysignf(large, x);
+}
+
+// Scale, cap, bias and mask; times log2(e).
+template <typename Shape>
+__device__ inline void FinishScores(const Params& p, const Plan& plan, const WorkTile& work, const Query<Shape>& q,
+                                    int first_key, bool is_masked, float (&s)[Shape::kTiles][Shape::kKeys / 16][4]) {
+  const int lane = Lane();
+  const bool is_plain = p.soft_cap == 0 && p.alibi_slopes == nullptr;
+#pragma unroll
+  for (int tile = 0; tile < Shape::kTiles; ++tile) {
+    if (is_plain) {
+#pragma unroll
+      for (int i = 0; i < Shape::kKeys / 4; ++i) s[tile][i / 4][i % 4] *= q.factor[tile][i % 2] * kLog2E;
+      if (!is_masked) continue;
+    }
+#pragma unroll
+    for (int column = 0; column < 2; ++column) {
+      const Row row = RowOf(plan, work, tile * 8 + lane % 4 * 2 + column);
+      const int position = work.position + row.token, begin = position - plan.window + 1;
+      const int end = min(position + 1, work.end);
+#pragma unroll
+      for (int i = 0; i < Shape::kKeys / 8; ++i) {
+        const int key = first_key + i * 8 + lane / 4;
+        float& logit = s[tile][i / 2][i % 2 * 2 + column];
+        if (!is_plain) {
+          logit *= q.factor[tile][column];
+          if (p.soft_cap > 0) logit = p.soft_cap * Tanh(logit * plan.inverse_cap);
+          logit = (logit + q.slope[tile][column] * static_cast<float>(key - position)) * kLog2E;
+        }
+        if (key < begin || key >= end) logit = -INFINITY;
+      }
+    }
+  }
+}
+
+// 2^(logit - max), where a maximum of minus infinity stands for no key so far.
+__device__ inline float Weight(float logit, float max) { return Exp2(logit - (max == -INFINITY ? 0.0f : max)); }
+
+// How far, in powers of two, a row's S may be above what its weights are relative to.
+inline constexpr float kSlack = 8;
+
+// What of a work tile a KV tile's keys are compared with: where the work tile ends, and between which keys all of its
+// tokens see all.
+struct Bounds {
+  int end, all_begin, all_end;
+};
+
+__device__ inline Bounds BoundsOf(const Plan& plan, const WorkTile& work) {
+  const int first = plan.group_divider.Quotient(work.row);
+  const int last = plan.group_divider.Quotient(work.row + work.rows - 1);
+  return {work.end, work.position + last - plan.window + 1, work.position + first + 1};
+}
+
+// Adds a stage's keys and values to the running softmax.
+template <typename Shape>
+__device__ inline void AddKvTile(const Params& p, const Plan& plan, const WorkTile& work, const Bounds& bounds,
+                                 const Query<Shape>& q, uint32_t stage, int first_key, SoftmaxState<Shape>& state) {
+  using Factor = std::conditional_t<Shape::kIsFloat8, __half, typename Shape::T>;
+  const int lane = Lane(), past = first_key + Shape::kKeys;
+  const bool tokens_differ = first_key < bounds.all_begin || min(past, bounds.end) > bounds.all_end;
+
+  float s[Shape::kTiles][Shape::kKeys / 16][4];
+  GemmQk<Shape>(q, LdmatrixAddresses<Shape, false>(stage), s);
+  FinishScores<Shape>(p, plan, work, q, first_key, tokens_differ || past > bounds.end, s);
+
+  // The largest logit of each row, of this lane's. The sums are scaled anew only for one that is much larger than those
+  // before; only then do the lanes look for the largest one of all.
+  float max[Shape::kTiles][2];
+  bool is_larger = false;
+#pragma unroll
+  for (int tile = 0; tile < Shape::kTiles; ++tile) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      max[tile][row] = s[tile][0][row];
+#pragma unroll
+      for (int i = 1; i < Shape::kKeys / 8; ++i) {
+        max[tile][row] = fmaxf(max[tile][row], s[tile][i / 2][i % 2 * 2 + row]);
+      }
+      is_larger = is_larger || max[tile][row] > state.m[tile][row] + kSlack;
+    }
+  }
+  if (__any_sync(kAllLanes, is_larger)) {
+#pragma unroll
+    for (int tile = 0; tile < Shape::kTiles; ++tile) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+#pragma unroll
+        for (int lanes = 4; lanes < kWarpSize; lanes *= 2) {
+          max[tile][row] = fmaxf(max[tile][row], __shfl_xor_sync(kAllLanes, max[tile][row], lanes));
+        }
+        if (!(max[tile][row] > state.m[tile][row] + kSlack)) continue;
+        const float scale = Weight(state.m[tile][row], max[tile][row]);
+        state.m[tile][row] = max[tile][row];
+        state.l[tile][row] *= scale;
+#pragma unroll
+        for (int i = 0; i < Shape::kDim / 16; ++i) {
+          state.o[tile][i][row] *= scale, state.o[tile][i][2 + row] *= scale;
+        }
+      }
+    }
+  }
+
+  // The weights, two rows of a key in a register, and by a transposition two keys of a row.
+  uint32_t p_frag[Shape::kTiles][Shape::kKeys / 16][2];
+#pragma unroll
+  for (int tile = 0; tile < Shape::kTiles; ++tile) {
+#pragma unroll
+    for (int i = 0; i < Shape::kKeys / 8; ++i) {
+      const float first_weight = Weight(s[tile][i / 2][i % 2 * 2], state.m[tile][0]);
+      const float second_weight = Weight(s[tile][i / 2][i % 2 * 2 + 1], state.m[tile][1]);
+      state.l[tile][0] += first_weight;
+      state.l[tile][1] += second_weight;
+      p_frag[tile][i / 2][i % 2] = movmatrix_trans(Pack<Factor>(first_weight, second_weight));
+    }
+  }
+
+  const LdmatrixAddresses<Shape, true> values(stage + Shape::kValues);
+  uint32_t masks[Shape::kKeys / 16][2] = {};
+  bool is_token[Shape::kTiles][2] = {};
+  if (!tokens_differ) {
+    GemmPv<Shape, false>(values, p_frag, masks, is_token, state);
+    return;
+  }
+  const int first = plan.group_divider.Quotient(work.row);
+  const int last = plan.group_divider.Quotient(work.row + work.rows - 1);
+#pragma unroll 1
+  for (int token = first; token <= last; ++token) {
+    const int begin = work.position + token - plan.window + 1, end = work.position + token + 1;
+#pragma unroll
+    for (int i = 0; i < Shape::kKeys / 8; ++i) {
+      const int key = first_key + i * 8 + lane % 4 * 2;
+      masks[i / 2][i % 2] =
+          (begin <= key && key < end ? 0xffff : 0) | (begin <= key + 1 && key + 1 < end ? 0xffff0000 : 0);
+    }
+#pragma unroll
+    for (int i = 0; i < Shape::kRows / 4; ++i) {
+      is_token[i / 2][i % 2] = RowOf(plan, work, i / 2 * 8 + lane % 4 * 2 + i % 2).token == token;
+    }
+    GemmPv<Shape, true>(values, p_frag, masks, is_token, state);
+  }
+}
+
+// A warp's softmax to shared memory: maxima and sums of weights, [kRows] each, and the sums if it had any key.
+template <typename Shape>
+__device__ inline void StoreSoftmaxState(const SoftmaxState<Shape>& state, int rows, bool has_sums, float* maxima,
+                                         float* p_frag, float* sums) {
+  const int lane = Lane();
+#pragma unroll
+  for (int i = 0; i < Shape::kRows / 4; ++i) {
+    const int tile = i / 2, column = i % 2, row = tile * 8 + lane % 4 * 2 + column;
+    float weight = state.l[tile][column];
+#pragma unroll
+    for (int lanes = 4; lanes < kWarpSize; lanes *= 2) weight += __shfl_xor_sync(kAllLanes, weight, lanes);
+    if (row >= rows) continue;
+    if (lane < 4) maxima[row] = state.m[tile][column], p_frag[row] = weight;
+    if (!has_sums) continue;
+#pragma unroll
+    for (int j = 0; j < Shape::kDim / 16; ++j) {
+      const int first = j * 16 + (Shape::kIsFloat8 ? lane / 4 * 2 : lane / 4);
+      sums[Shape::SumOffset(row, first)] = state.o[tile][j][column];
+      sums[Shape::SumOffset(row, first + (Shape::kIsFloat8 ? 1 : 8))] = state.o[tile][j][2 + column];
+    }
+  }
+}
+
+}  // namespace paged_attention::decode

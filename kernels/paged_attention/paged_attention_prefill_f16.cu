@@ -1,8 +1,0 @@
-#include "paged_attention/paged_attention_kernels.h"
-#include "paged_attention/paged_attention_prefill_kernels.cuh"
-
-namespace paged_attention::prefill {
-
-cudaError_t LaunchFloat16(cudaStream_t stream, const Params& p) { return LaunchForDim<__half>(stream, p); }
-
-}  // namespace paged_attention::prefill

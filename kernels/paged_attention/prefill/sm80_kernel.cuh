@@ -1,0 +1,238 @@
+// Prefill with mma.sync and cp.async: any GPU from sm_80 on, any head_dim (padded to kHeadDim with zeros), any block
+// size. One CTA of four warps: one tile of rows of one kv head, over KV tiles of kKeys keys from the last to the first.
+// All warps load and compute. Q, K and V have one stage each; V of a KV tile is copied during Q K^T, the next K during
+// P V:
+//
+//   wait K, __syncthreads, start V | S = Q K^T | wait V, __syncthreads, start next K | softmax | O += P V
+//
+// After Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", 2023,
+// arXiv:2307.08691.
+#pragma once
+
+#include "common/device/ptx/cp_async.cuh"
+#include "common/device/ptx/ldmatrix.cuh"
+#include "common/device/ptx/mma.cuh"
+#include "paged_attention/prefill/epilogue.cuh"
+
+namespace paged_attention {
+namespace prefill {
+namespace sm80 {
+
+constexpr int kWarps = 4, kThreads = kWarps * kWarpSize;
+constexpr int kKeys = 64;
+static_assert(kKeys <= kThreads, "a thread looks up the slot of one key");
+
+template <int kHeadDim>
+struct Shape {
+  // Two products share each load of keys and values, as far as the registers go.
+  static constexpr int kProducts = kHeadDim <= 128 ? 2 : 1;
+  static constexpr int kWarpRows = 16 * kProducts, kRows = kWarps * kWarpRows;
+  static constexpr int kSharedBytes = (kRows + 2 * kKeys) * kHeadDim * 2;
+};
+
+// A matrix of rows of kHeadDim elements; the 16-byte chunks of a row are permuted within 128 bytes, so that eight rows'
+// chunks of a column lie in different banks. From an even chunk of a row, chunk c further is at the address ^ 16 * c,
+// and row r further, a multiple of 8, at the address + r * kRowBytes.
+template <int kHeadDim>
+struct SmemTile {
+  static constexpr int kChunks = kHeadDim / kChunk, kRowBytes = kHeadDim * 2;
+  uint32_t base;
+  __device__ uint32_t At(int row, int chunk) const { return base + row * kRowBytes + (chunk ^ (row % 8)) * 16; }
+};
+
+// Where a key lies in the cache, in elements; or why it is not read.
+constexpr int64_t kUnseen = -1, kWrongBlock = -2;
+
+__device__ inline int64_t FindSlot(const Params& p, const Tile& tile, int64_t kv_head, int key) {
+  if (key < tile.key_begin || key >= tile.key_end) return kUnseen;
+  const int block_size = static_cast<int>(p.block_size);
+  const int64_t block = p.block_tables[tile.seq * p.max_blocks + key / block_size];
+  if (block < 0 || block >= p.blocks) return kWrongBlock;
+  return ((block * block_size + key % block_size) * p.kv_heads + kv_head) * p.head_dim;
+}
+
+// Unseen keys and values become zeros. Keys of a wrong block become NaN: they reach the rows that see them, no other.
+template <typename T, int kHeadDim>
+__device__ inline void LoadKeys(const Params& p, const T* cache, const int64_t (&slots)[kKeys], bool is_key,
+                                SmemTile<kHeadDim> to) {
+  constexpr int kChunks = kHeadDim / kChunk, kRowsPerPass = kThreads / kChunks;
+  static_assert(kThreads % kChunks == 0 && kKeys % kRowsPerPass == 0, "the threads load whole rows");
+  const int chunk = threadIdx.x % kChunks;
+  const bool is_inside = chunk * kChunk < p.head_dim;
+#pragma unroll 4
+  for (int pass = 0; pass < kKeys / kRowsPerPass; ++pass) {
+    const int row = pass * kRowsPerPass + threadIdx.x / kChunks;
+    const int64_t slot = slots[row];
+    const bool is_read = is_inside && slot >= 0;
+    if (is_key && slot == kWrongBlock) {
+      st_shared_v4(to.At(row, chunk), Pack<T>(NAN, NAN));
+    } else {
+      cp_async_zfill(to.At(row, chunk), is_read ? cache + slot + chunk * kChunk : cache, is_read);
+    }
+  }
+}
+
+template <typename T, int kHeadDim>
+__global__ void __launch_bounds__(kThreads) PrefillKernel(const Params p, const Plan plan) {
+  using S = Shape<kHeadDim>;
+  constexpr int kProducts = S::kProducts, kColumns = kHeadDim / 8, kKeyColumns = kKeys / 8;
+  extern __shared__ __align__(1024) uint8_t shared[];
+  __shared__ int64_t slots[2][kKeys];
+  __shared__ uint8_t is_spoiled[kKeys];
+  __shared__ TileScheduler<S::kRows, kThreads> tiles;
+  const SmemTile<kHeadDim> query{shared_address(shared)}, keys{query.base + S::kRows * kHeadDim * 2},
+      values{keys.base + kKeys * kHeadDim * 2};
+  const int thread = threadIdx.x, warp = thread / kWarpSize, lane = thread % kWarpSize;
+  const int kv_head = static_cast<int>(blockIdx.y);
+
+  // Tiles at the end of a sequence see the most keys and come first.
+  const int count = tiles.Count(p, plan);
+  if (blockIdx.x >= count) return;
+  const Tile tile = tiles.Find(p, plan, count - 1 - static_cast<int>(blockIdx.x));
+
+  const T* key_cache = static_cast<const T*>(p.kv_cache);
+  const T* value_cache = key_cache + p.blocks * p.block_size * p.kv_heads * p.head_dim;
+  const int first = tile.key_begin / kKeys, last = (tile.key_end - 1) / kKeys;
+
+  // Slots of the last keys, and the query.
+  if (thread < kKeys) slots[last % 2][thread] = FindSlot(p, tile, kv_head, last * kKeys + thread);
+  for (int i = thread; i < S::kRows * query.kChunks; i += kThreads) {
+    const int row = i / query.kChunks, chunk = i % query.kChunks;
+    const bool is_inside = chunk * kChunk < p.head_dim;
+    const T* from = static_cast<const T*>(p.query) + FindRow(plan, tile, kv_head, row).index * p.head_dim;
+    cp_async_zfill(query.At(row, chunk), from + (is_inside ? chunk * kChunk : 0), is_inside);
+  }
+  __syncthreads();
+  LoadKeys(p, key_cache, slots[last % 2], true, keys);
+
+  const Logits logits(p);
+  const uint32_t query_part = query.At(warp * S::kWarpRows + lane % 16, lane / 16);
+  const uint32_t key_part = keys.At(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+  const uint32_t value_part = values.At(lane % 16, lane / 16);
+  const auto find_row = [&](int m, int r) {
+    return FindRow(plan, tile, kv_head, warp * S::kWarpRows + m * 16 + r * 8 + lane / 4);
+  };
+  int positions[kProducts][2];
+  Softmax softmax[kProducts];
+  float out[kProducts][kColumns][4] = {};
+#pragma unroll
+  for (int m = 0; m < kProducts; ++m) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) positions[m][r] = find_row(m, r).position;
+  }
+
+  for (int t = last; t >= first; --t) {
+    // Keys are there, and nobody needs the previous values: load the values, and look up the next slots.
+    cp_async_commit_group();
+    cp_async_wait_group<0>();
+    __syncthreads();
+    LoadKeys(p, value_cache, slots[t % 2], false, values);
+    int64_t next_slot = kUnseen;
+    if (t > first && thread < kKeys) next_slot = FindSlot(p, tile, kv_head, (t - 1) * kKeys + thread);
+
+    // Products of queries and keys.
+    float s[kProducts][kKeyColumns][4] = {};
+#pragma unroll
+    for (int k = 0; k < kHeadDim / 16; ++k) {
+      uint32_t a[kProducts][4];
+#pragma unroll
+      for (int m = 0; m < kProducts; ++m) ldmatrix_x4(a[m], (query_part ^ 32 * k) + m * 16 * query.kRowBytes);
+#pragma unroll
+      for (int j = 0; j < kKeyColumns; j += 2) {
+        uint32_t b[4];
+        ldmatrix_x4(b, (key_part ^ 32 * k) + j * 8 * keys.kRowBytes);
+#pragma unroll
+        for (int m = 0; m < kProducts; ++m) {
+          mma_m16n8k16<T>(s[m][j], a[m], b[0], b[1]);
+          mma_m16n8k16<T>(s[m][j + 1], a[m], b[2], b[3]);
+        }
+      }
+    }
+    if (t > first && thread < kKeys) slots[(t - 1) % 2][thread] = next_slot;
+
+    // Values are there, and nobody needs the keys: load the next ones.
+    cp_async_commit_group();
+    cp_async_wait_group<0>();
+    __syncthreads();
+    if (t > first) LoadKeys(p, key_cache, slots[(t - 1) % 2], true, keys);
+    const bool is_full = IsFull<kKeys>(p, tile, t);
+    bool is_any_spoiled = false;
+    if (!is_full) {
+      if (thread < kKeys) {
+        const auto at = [&](int chunk) { return values.At(thread, chunk); };
+        is_any_spoiled = is_spoiled[thread] = MakeFinite<T, values.kChunks>(at);
+      }
+      is_any_spoiled = __syncthreads_or(is_any_spoiled);
+    }
+
+    // Weights.
+    uint32_t weights[kProducts][kKeyColumns][2];
+    const int key = t * kKeys + 2 * (lane % 4);
+#pragma unroll
+    for (int m = 0; m < kProducts; ++m) {
+      if (!logits.is_plain) {
+        float slopes[2] = {};
+        for (int r = 0; r < 2 && p.alibi_slopes; ++r) slopes[r] = p.alibi_slopes[find_row(m, r).head];
+        logits.Apply(s[m], positions[m], slopes, key);
+      }
+      if (!is_full) logits.Mask(s[m], positions[m], key);
+      float rescale[2];
+      softmax[m].Add(s[m], logits.factor, rescale);
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out[m][j][i] *= rescale[i / 2];
+      }
+#pragma unroll
+      for (int j = 0; j < kKeyColumns; ++j) {
+        weights[m][j][0] = Pack<T>(s[m][j][0], s[m][j][1]);
+        weights[m][j][1] = Pack<T>(s[m][j][2], s[m][j][3]);
+      }
+    }
+
+    // Products of weights and values.
+#pragma unroll
+    for (int k = 0; k < kKeys / 16; ++k) {
+#pragma unroll
+      for (int j = 0; j < kColumns; j += 2) {
+        uint32_t b[4];
+        ldmatrix_x4_trans(b, (value_part ^ 16 * j) + k * 16 * values.kRowBytes);
+#pragma unroll
+        for (int m = 0; m < kProducts; ++m) {
+          const uint32_t a[4] = {weights[m][2 * k][0], weights[m][2 * k][1], weights[m][2 * k + 1][0],
+                                 weights[m][2 * k + 1][1]};
+          mma_m16n8k16<T>(out[m][j], a, b[0], b[1]);
+          mma_m16n8k16<T>(out[m][j + 1], a, b[2], b[3]);
+        }
+      }
+    }
+    for (int i = 0; is_any_spoiled && i < kKeys; ++i) {
+      if (!is_spoiled[i]) continue;
+      const T* spoiled = value_cache + FindSlot(p, tile, kv_head, t * kKeys + i);
+#pragma unroll
+      for (int m = 0; m < kProducts; ++m)
+        AddNotFinite(out[m], spoiled, positions[m], logits.window, t * kKeys + i, static_cast<int>(p.head_dim));
+    }
+  }
+
+#pragma unroll
+  for (int m = 0; m < kProducts; ++m) {
+    const Row rows[2] = {find_row(m, 0), find_row(m, 1)};
+    WriteRows<T>(p, out[m], rows, softmax[m], logits.factor);
+  }
+}
+
+template <typename T, int kHeadDim>
+cudaError_t Launch(cudaStream_t stream, const Params& p) {
+  using S = Shape<kHeadDim>;
+  const auto kernel = PrefillKernel<T, kHeadDim>;
+  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
+  const dim3 grid(static_cast<unsigned>(MaxTiles(p, S::kRows)), static_cast<unsigned>(p.kv_heads));
+  if (error != cudaSuccess || grid.x == 0) return error;
+  kernel<<<grid, kThreads, S::kSharedBytes, stream>>>(p, Plan(p, kThreads));
+  return cudaGetLastError();
+}
+
+}  // namespace sm80
+}  // namespace prefill
+}  // namespace paged_attention

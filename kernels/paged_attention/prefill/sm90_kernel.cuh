@@ -1,0 +1,110 @@
+// Prefill for sm_90a: wgmma and TMA; head_dim a multiple of 64, block_size a multiple of 8. A persistent CTA of three
+// warpgroups takes work tiles of 128 query rows of one kv head, and goes through the KV tiles from the last to the
+// first. One warpgroup loads (the producer). The two others (the consumers) compute 64 rows each and take turns, so
+// that the tensor cores have one's MMAs during the other one's softmax; each also overlaps its softmax with its own P V
+// MMAs. sm90_pipeline.cuh draws the barriers. After Shah et al., "FlashAttention-3: Fast and Accurate Attention with
+// Asynchrony and Low-precision", 2024, arXiv:2407.08608.
+#pragma once
+
+#include "common/device/tensor_map.h"
+#include "paged_attention/prefill/sm90_mainloop_load.cuh"
+#include "paged_attention/prefill/sm90_mainloop_mma.cuh"
+
+namespace paged_attention {
+namespace prefill {
+namespace sm90 {
+
+// Other GPUs' code for it is empty: it uses no shared memory, by which the host knows.
+template <typename T, int kHeadDim>
+__global__ void __launch_bounds__(kThreads, 1)
+    PrefillKernel(const __grid_constant__ CUtensorMap map, const __grid_constant__ Params p,
+                  const __grid_constant__ Plan plan, int piece_keys) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  using S = Shape<kHeadDim>;
+  extern __shared__ uint8_t dynamic[];
+  __shared__ SharedStorage shared;
+  const uint32_t base = (shared_address(dynamic) + 1023) / 1024 * 1024;
+  const uint32_t keys = base + S::kQueryStages * S::kQueryBytes, values = keys + kStages * S::kTileBytes;
+
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      mbarrier_init(shared_address(&shared.k_full[i]), 1);
+      mbarrier_init(shared_address(&shared.k_empty[i]), kConsumerThreads);
+      mbarrier_init(shared_address(&shared.v_full[i]), 1);
+      mbarrier_init(shared_address(&shared.v_empty[i]), kConsumerThreads + kFixupThreads);
+      mbarrier_init(shared_address(&shared.v_fixed[i]), kFixupThreads);
+      mbarrier_init(shared_address(&shared.work_full[i]), 1);
+      mbarrier_init(shared_address(&shared.work_empty[i]), kThreads - kWarpSize);
+      mbarrier_init(shared_address(&shared.q_full[i]), kWarpSize);
+      mbarrier_init(shared_address(&shared.q_empty[i]), kConsumerThreads);
+    }
+    mbarrier_init(shared_address(&shared.loads_begun), 1);
+    fence_proxy_async_shared();
+  }
+  const int count = shared.tiles.Count(p, plan);
+
+  if (threadIdx.x < kConsumerThreads) {
+    warpgroup_reg_alloc<232>();
+    RunConsumer<T, kHeadDim>(p, plan, shared, base, keys, values);
+  } else {
+    warpgroup_reg_dealloc<40>();
+    if (threadIdx.x < kConsumerThreads + kWarpSize) {
+      RunScheduler<T, kHeadDim>(p, plan, shared, base, count);
+    } else if (threadIdx.x < kThreads - kFixupThreads) {
+      RunProducer<T, kHeadDim>(p, map, shared, keys, values, piece_keys);
+    } else {
+      RunFixup<T, kHeadDim>(p, shared, values);
+    }
+  }
+#endif
+}
+
+// The cache as [kv_heads][rows / 8][head_dim / 64][8][64], rows = 2 * blocks * block_size; a box is a piece of one
+// head.
+template <typename T, int kHeadDim>
+cudaError_t MakeMap(const Params& p, int piece_keys, CUtensorMap* map) {
+  const int64_t row = p.kv_heads * kHeadDim, rows = 2 * p.blocks * p.block_size;
+  const auto type = std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  return pyxla::MakeTensorMap(p.kv_cache, type,
+                              {{64, 1, 64},
+                               {8, row, 8},
+                               {kHeadDim / 64, 64, kHeadDim / 64},
+                               {rows / 8, 8 * row, piece_keys / 8},
+                               {p.kv_heads, kHeadDim, 1}},
+                              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, map);
+}
+
+// Whether the kernel is there for this GPU and takes these arguments; if so, launches it.
+template <typename T, int kHeadDim>
+cudaError_t Launch(cudaStream_t stream, const Params& p, bool* launched) {
+  using S = Shape<kHeadDim>;
+  const auto kernel = PrefillKernel<T, kHeadDim>;
+  cudaFuncAttributes attributes;
+  cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+  *launched = attributes.sharedSizeBytes > 0 && p.block_size % 8 == 0 && p.blocks > 0;
+  if (error != cudaSuccess || !*launched) return error;
+
+  int piece_keys = 8;
+  while (piece_keys < S::kKeys && p.block_size % (2 * piece_keys) == 0) piece_keys *= 2;
+  CUtensorMap map;
+  error = MakeMap<T, kHeadDim>(p, piece_keys, &map);
+  if (error != cudaSuccess) return error;
+  int device, sms;
+  error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+  if (error == cudaSuccess)
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
+  if (error != cudaSuccess) return error;
+  const int64_t most = MaxTiles(p, kRows) * p.kv_heads;
+  if (most == 0) return cudaSuccess;
+  // The tiles taken, beyond one for each block.
+  error = cudaMemsetAsync(p.workspace, 0, sizeof(unsigned), stream);
+  if (error != cudaSuccess) return error;
+  kernel<<<static_cast<unsigned>(most < sms ? most : sms), kThreads, S::kSharedBytes, stream>>>(
+      map, p, Plan(p, kThreads), piece_keys);
+  return cudaGetLastError();
+}
+
+}  // namespace sm90
+}  // namespace prefill
+}  // namespace paged_attention

@@ -1,0 +1,164 @@
+// The producer warpgroup of the prefill kernel for sm_90a: its scheduler warp, its load warp and its fix-up warps.
+#pragma once
+
+#include "paged_attention/prefill/sm90_pipeline.cuh"
+
+namespace paged_attention {
+namespace prefill {
+namespace sm90 {
+
+// Keys and values come in pieces of as many as lie together in both a block and a tile. A lane has one piece of the
+// tile: its place in the cache, in units of 8 rows of keys; or why it is not read.
+constexpr int kUnseen = -1, kWrongBlock = -2;
+
+template <int kKeys>
+__device__ inline int FindPiece(const Params& p, const Tile& tile, int t, int piece_keys) {
+  const int piece = static_cast<int>(threadIdx.x % kWarpSize) * piece_keys, key = t * kKeys + piece;
+  if (piece >= kKeys || key + piece_keys <= tile.key_begin || key >= tile.key_end) return kUnseen;
+  const int block_size = static_cast<int>(p.block_size),
+            block = p.block_tables[tile.seq * p.max_blocks + key / block_size];
+  if (block < 0 || block >= p.blocks) return kWrongBlock;
+  return static_cast<int>((static_cast<int64_t>(block) * block_size + key % block_size) / 8);
+}
+
+// One warp. Keys of a wrong block become NaN, they reach the rows that see them and no other; its values zero.
+template <typename T, int kHeadDim>
+__device__ inline void LoadPieces(const CUtensorMap& map, uint32_t full, uint32_t to, int piece, int piece_keys,
+                                  int first_row, int kv_head, T wrong) {
+  const int bytes = piece_keys * kHeadDim * 2, lane = threadIdx.x % kWarpSize;
+  const uint32_t mine = to + lane * bytes;
+  if (__any_sync(kAllLanes, piece == kWrongBlock)) {
+    const uint32_t fill = Pack<T>(static_cast<float>(wrong), static_cast<float>(wrong));
+    for (int i = 0; i < bytes && piece == kWrongBlock; i += 16) st_shared_v4(mine + i, fill);
+    fence_proxy_async_shared();
+  }
+  const int pieces = __popc(__ballot_sync(kAllLanes, piece >= 0));
+  if (lane == 0) mbarrier_arrive_expect_tx(full, pieces * bytes);
+  __syncwarp();
+  if (piece >= 0) tma_load_5d(map, mine, full, first_row + piece, kv_head);
+}
+
+// The warp that chooses tiles and loads their queries. It is about a tile ahead of the others, and no further: tiles
+// that a block has chosen no other one can take.
+template <typename T, int kHeadDim>
+__device__ inline void RunScheduler(const Params& p, const Plan& plan, SharedStorage& shared, uint32_t queries,
+                                    int count) {
+  using S = Shape<kHeadDim>;
+  constexpr int kChunks = kHeadDim / kChunk;
+  PipelineState<> work_ring;
+  PipelineState<1> begun_ring;
+  PipelineState<S::kQueryStages> query_ring;
+  const int lane = threadIdx.x % kWarpSize;
+  const unsigned kv_heads = plan.kv_heads, total = count * kv_heads;
+  for (unsigned index = blockIdx.x;;) {
+    // Tiles at the end of a sequence see the most keys and come first.
+    WorkTile work = {};
+    work.is_last = index >= total;
+    if (!work.is_last) {
+      work.tile = shared.tiles.Find(p, plan, count - 1 - static_cast<int>(index / kv_heads));
+      work.kv_head = static_cast<int>(index % kv_heads);
+    }
+    mbarrier_wait(At(shared.work_empty, work_ring), work_ring.Phase() ^ 1);
+    if (lane == 0) {
+      shared.work[work_ring.Stage()] = work;
+      mbarrier_arrive(At(shared.work_full, work_ring));
+    }
+    __syncwarp();
+    ++work_ring.count;
+    if (work.is_last) return;
+
+    // A lane finds one row in 32, and tells the others.
+    mbarrier_wait(At(shared.q_empty, query_ring), query_ring.Phase() ^ 1);
+    const SwizzledTile<kHeadDim> query{queries + query_ring.Stage() * S::kQueryBytes};
+    for (int first = 0; first < kRows; first += kWarpSize) {
+      const int64_t row_index = FindRow(plan, work.tile, work.kv_head, first + lane).index;
+      const auto mine = reinterpret_cast<uint64_t>(static_cast<const T*>(p.query) + row_index * kHeadDim);
+#pragma unroll 4
+      for (int i = 0; i < kChunks; ++i) {
+        const int row = (i * kWarpSize + lane) / kChunks, chunk = (i * kWarpSize + lane) % kChunks;
+        const auto* from = reinterpret_cast<const T*>(__shfl_sync(kAllLanes, mine, row)) + chunk * kChunk;
+        cp_async_zfill(query.At(first + row, chunk), from, true);
+      }
+    }
+    cp_async_commit_group();
+    mbarrier_wait(shared_address(&shared.loads_begun), begun_ring.Phase());
+    ++begun_ring.count;
+    const unsigned taken = lane == 0 ? atomicAdd(static_cast<unsigned*>(p.workspace), 1) : 0;
+    cp_async_wait_group<0>();
+    fence_proxy_async_shared();
+    mbarrier_arrive(At(shared.q_full, query_ring));
+    ++query_ring.count;
+    index = gridDim.x + __shfl_sync(kAllLanes, taken, 0);
+  }
+}
+
+// The warp that loads keys and values, in the order in which they are needed.
+template <typename T, int kHeadDim>
+__device__ inline void RunProducer(const Params& p, const CUtensorMap& map, SharedStorage& shared, uint32_t keys,
+                                   uint32_t values, int piece_keys) {
+  using S = Shape<kHeadDim>;
+  PipelineState<> key_ring, value_ring, work_ring;
+  const int value_row = static_cast<int>(p.blocks * p.block_size / 8);
+  for (;;) {
+    const WorkTile work = NextWorkTile(shared, work_ring);
+    const Tile& tile = work.tile;
+    if (work.is_last) return;
+    if (threadIdx.x % kWarpSize == 0) mbarrier_arrive(shared_address(&shared.loads_begun));
+
+    const int first = tile.key_begin / S::kKeys, last = (tile.key_end - 1) / S::kKeys;
+    int piece = FindPiece<S::kKeys>(p, tile, last, piece_keys), previous = kUnseen;
+    for (int t = last; t >= first - 1; --t) {
+      const int next = t > first ? FindPiece<S::kKeys>(p, tile, t - 1, piece_keys) : kUnseen;
+      if (t >= first) {
+        mbarrier_wait(At(shared.k_empty, key_ring), key_ring.Phase() ^ 1);
+        LoadPieces<T, kHeadDim>(map, At(shared.k_full, key_ring), keys + key_ring.Stage() * S::kTileBytes, piece,
+                                piece_keys, 0, work.kv_head, static_cast<T>(NAN));
+        ++key_ring.count;
+      }
+      if (t < last) {
+        mbarrier_wait(At(shared.v_empty, value_ring), value_ring.Phase() ^ 1);
+        LoadPieces<T, kHeadDim>(map, At(shared.v_full, value_ring), values + value_ring.Stage() * S::kTileBytes,
+                                previous, piece_keys, value_row, work.kv_head, static_cast<T>(0.0f));
+        ++value_ring.count;
+      }
+      previous = piece;
+      piece = next;
+    }
+  }
+}
+
+// The warps that see to values that not all rows of the tile see: zero times NaN were NaN.
+template <typename T, int kHeadDim>
+__device__ inline void RunFixup(const Params& p, SharedStorage& shared, uint32_t values) {
+  using S = Shape<kHeadDim>;
+  constexpr int kChunks = kHeadDim / kChunk;
+  const int thread = threadIdx.x - (kThreads - kFixupThreads);
+  PipelineState<> work_ring, value_ring;
+  for (;;) {
+    const WorkTile work = NextWorkTile(shared, work_ring);
+    const Tile& tile = work.tile;
+    if (work.is_last) return;
+
+    const int first = tile.key_begin / S::kKeys, last = (tile.key_end - 1) / S::kKeys;
+    for (int t = last; t >= first; --t, ++value_ring.count) {
+      mbarrier_wait(At(shared.v_full, value_ring), value_ring.Phase());
+      if (!IsFull<S::kKeys>(p, tile, t)) {
+        const SwizzledTile<kHeadDim> stage{values + value_ring.Stage() * S::kTileBytes};
+        for (int row = thread; row < S::kKeys; row += kFixupThreads) {
+          const int key = t * S::kKeys + row;
+          const auto at = [&](int chunk) { return stage.At(row, chunk); };
+          const bool is_seen = key >= tile.key_begin && key < tile.key_end;
+          for (int chunk = 0; chunk < kChunks && !is_seen; ++chunk) st_shared_v4(at(chunk), 0);
+          shared.is_spoiled[value_ring.Stage()][row] = is_seen && MakeFinite<T, kChunks>(at);
+        }
+        fence_proxy_async_shared();
+        mbarrier_arrive(At(shared.v_fixed, value_ring));
+      }
+      mbarrier_arrive(At(shared.v_empty, value_ring));
+    }
+  }
+}
+
+}  // namespace sm90
+}  // namespace prefill
+}  // namespace paged_attention

@@ -1,0 +1,162 @@
+// The consumer warpgroups of the prefill kernel for sm_90a.
+#pragma once
+
+#include "paged_attention/prefill/sm90_pipeline.cuh"
+
+namespace paged_attention {
+namespace prefill {
+namespace sm90 {
+
+// A warpgroup that computes 64 rows of each tile.
+template <typename T, int kHeadDim>
+__device__ inline void RunConsumer(const Params& p, const Plan& plan, SharedStorage& shared, uint32_t queries,
+                                   uint32_t keys, uint32_t values) {
+  using S = Shape<kHeadDim>;
+  constexpr int kColumns = kHeadDim / 8, kKeyColumns = S::kKeys / 8;
+  const int warpgroup = threadIdx.x / kWarpgroupSize, lane = threadIdx.x % kWarpSize;
+  const int first_row = threadIdx.x / kWarpSize * 16 + lane / 4;
+  const Logits logits(p);
+  PipelineState<> work_ring, key_ring, value_ring;
+  PipelineState<S::kQueryStages> query_ring;
+  uint32_t clean_parities = 0;  // a bit for each stage
+
+  // Turns: named barrier 1 + w lets warpgroup w issue its MMAs.
+  const auto wait_for_turn = [&] { bar_sync(1 + warpgroup, kConsumerThreads); };
+  const auto give_turn = [&] { bar_arrive(2 - warpgroup, kConsumerThreads); };
+  if (warpgroup == 1) give_turn();
+
+  for (;;) {
+    const WorkTile work = NextWorkTile(shared, work_ring);
+    const Tile& tile = work.tile;
+    if (work.is_last) return;
+
+    const auto find_row = [&](int r) { return FindRow(plan, tile, work.kv_head, first_row + 8 * r); };
+    const int positions[2] = {find_row(0).position, find_row(1).position};
+    const int first = tile.key_begin / S::kKeys, last = (tile.key_end - 1) / S::kKeys;
+    float s[kKeyColumns][4], o[kColumns][4] = {}, rescale[2];
+    uint32_t frag_p[kKeyColumns / 2][4];
+    Softmax softmax;
+
+    const auto issue_qk = [&] {
+      const SwizzledTile<kHeadDim> stage{WarpUniform(keys + key_ring.Stage() * S::kTileBytes)};
+      const uint32_t query = queries + query_ring.Stage() * S::kQueryBytes;
+      const SwizzledTile<kHeadDim> mine{WarpUniform(query + warpgroup * 8 * stage.kGroupBytes)};
+      warpgroup_arrive();
+#pragma unroll
+      for (int k = 0; k < kHeadDim; k += 16) wgmma_ss<T>(s, mine.KMajor(k), stage.KMajor(k), k > 0);
+      warpgroup_commit_batch();
+    };
+    const auto wait_for_v = [&](int t) {
+      if (IsFull<S::kKeys>(p, tile, t)) {
+        mbarrier_wait(At(shared.v_full, value_ring), value_ring.Phase());
+      } else {
+        mbarrier_wait(At(shared.v_fixed, value_ring), clean_parities >> value_ring.Stage() & 1);
+        clean_parities ^= 1 << value_ring.Stage();
+      }
+    };
+    const auto release_v = [&](int t) {
+      if (!IsFull<S::kKeys>(p, tile, t)) {
+        const uint8_t (&is_spoiled)[128] = shared.is_spoiled[value_ring.Stage()];
+        for (int i = 0; i < S::kKeys; i += kWarpSize) {
+          for (unsigned found = __ballot_sync(kAllLanes, is_spoiled[i + lane]); found; found &= found - 1) {
+            const int key = t * S::kKeys + i + __ffs(found) - 1;
+            const int64_t block = p.block_tables[tile.seq * p.max_blocks + key / p.block_size];
+            const int64_t slot = (p.blocks + block) * p.block_size + key % p.block_size;
+            const T* from = static_cast<const T*>(p.kv_cache) + (slot * p.kv_heads + work.kv_head) * kHeadDim;
+            AddNotFinite(o, from, positions, logits.window, key, kHeadDim);
+          }
+        }
+      }
+      mbarrier_arrive(At(shared.v_empty, value_ring));
+      ++value_ring.count;
+    };
+    const auto issue_pv = [&] {
+      const SwizzledTile<kHeadDim> stage{WarpUniform(values + value_ring.Stage() * S::kTileBytes)};
+      warpgroup_arrive();
+#pragma unroll
+      for (int k = 0; k < S::kKeys; k += 16) {
+        if constexpr (kHeadDim % 128 == 0) {
+          wgmma_rs<T, 0, 16>(o, frag_p[k / 16], stage.MnMajor(k, 0));
+          if constexpr (kHeadDim == 256) wgmma_rs<T, 16, 16>(o, frag_p[k / 16], stage.MnMajor(k, 128));
+        } else {
+          wgmma_rs<T, 0, 8>(o, frag_p[k / 16], stage.MnMajor(k, 0));
+          if constexpr (kHeadDim == 192) {
+            wgmma_rs<T, 8, 8>(o, frag_p[k / 16], stage.MnMajor(k, 64));
+            wgmma_rs<T, 16, 8>(o, frag_p[k / 16], stage.MnMajor(k, 128));
+          }
+        }
+      }
+      warpgroup_commit_batch();
+    };
+    // S becomes P.
+    const auto softmax_step = [&](int t) {
+      const int key = t * S::kKeys + 2 * (lane % 4);
+      if (!logits.is_plain) {
+        float slopes[2] = {};
+        for (int r = 0; r < 2 && p.alibi_slopes; ++r) slopes[r] = p.alibi_slopes[find_row(r).head];
+        logits.Apply(s, positions, slopes, key);
+      }
+      if (!IsFull<S::kKeys>(p, tile, t)) logits.Mask(s, positions, key);
+      softmax.Add(s, logits.factor, rescale);
+    };
+    const auto pack = [&] {
+#pragma unroll
+      for (int j = 0; j < kKeyColumns; ++j) {
+        frag_p[j / 2][j % 2 * 2] = Pack<T>(s[j][0], s[j][1]);
+        frag_p[j / 2][j % 2 * 2 + 1] = Pack<T>(s[j][2], s[j][3]);
+      }
+    };
+
+    // Prologue: Q K^T of the last KV tile.
+    mbarrier_wait(At(shared.q_full, query_ring), query_ring.Phase());
+    mbarrier_wait(At(shared.k_full, key_ring), key_ring.Phase());
+    issue_qk();
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(s);
+    mbarrier_arrive(At(shared.k_empty, key_ring));
+    ++key_ring.count;
+    softmax_step(last);
+    pack();
+
+    // Q K^T of KV tile t and P V of tile t + 1 run together.
+    for (int t = last - 1; t >= first; --t) {
+      mbarrier_wait(At(shared.k_full, key_ring), key_ring.Phase());
+      wait_for_turn();
+      issue_qk();
+      wait_for_v(t + 1);
+      issue_pv();
+      give_turn();
+      warpgroup_wait<1>();
+      warpgroup_fence_operand(s);
+      mbarrier_arrive(At(shared.k_empty, key_ring));
+      ++key_ring.count;
+      softmax_step(t);
+      // l is never negative, so this is never taken. But the branch needs P: without it ptxas forms P after the wait.
+      if (softmax.sum[0] < 0 || softmax.sum[1] < 0) __trap();
+      warpgroup_wait<0>();
+      warpgroup_fence_operand(o);
+      release_v(t + 1);
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) o[j][i] *= rescale[i / 2];
+      }
+      pack();
+    }
+    mbarrier_arrive(At(shared.q_empty, query_ring));
+    ++query_ring.count;
+
+    // Tail: P V of the first KV tile.
+    wait_for_v(first);
+    issue_pv();
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(o);
+    release_v(first);
+    const Row rows[2] = {find_row(0), find_row(1)};
+    WriteRows<T>(p, o, rows, softmax, logits.factor);
+  }
+}
+
+}  // namespace sm90
+}  // namespace prefill
+}  // namespace paged_attention

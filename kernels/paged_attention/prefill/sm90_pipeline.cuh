@@ -1,0 +1,101 @@
+// The prefill kernel for sm_90a: who shares what, and which barriers say so. One CTA per SM, persistent, three
+// warpgroups, two stages of each buffer (one of Q for head_dim 256):
+//
+//   warpgroup 0, 1  consumers    64 rows each: S = Q K^T (wgmma_ss), softmax, O += P V (wgmma_rs), store O
+//   warpgroup 2     producer
+//     warp 0        scheduler    takes work tiles from a counter in the workspace, tells them, copies Q (cp.async)
+//     warp 1        load         copies K and V pages by TMA
+//     warp 2, 3     V fix-up     zeroes what not all rows of the tile may multiply: 0 * NaN is NaN
+//
+//   barrier          completed by                       waited for by
+//   work_full        scheduler (1)                      everybody else
+//   work_empty       everybody else (kThreads - 32)     scheduler
+//   loads_begun      load (1)                           scheduler, before it takes the tile after the next
+//   q_full           scheduler (32)                     consumers
+//   q_empty          consumers (256)                    scheduler
+//   k_full           load (1), and bytes of TMA         consumers
+//   k_empty          consumers (256)                    load
+//   v_full           load (1), and bytes of TMA         V fix-up; consumers, where all rows see the whole KV tile
+//   v_fixed          V fix-up (64)                      consumers, of the other KV tiles
+//   v_empty          consumers and V fix-up (320)       load
+//   named 1, 2       the other consumer warpgroup       consumer 0, 1: their turn at the tensor cores
+#pragma once
+
+#include "common/device/ptx/cp_async.cuh"
+#include "common/device/ptx/mbarrier.cuh"
+#include "common/device/ptx/tma.cuh"
+#include "common/device/ptx/wgmma.cuh"
+#include "common/device/swizzle.cuh"
+#include "paged_attention/prefill/epilogue.cuh"
+
+namespace paged_attention {
+namespace prefill {
+namespace sm90 {
+
+constexpr int kRows = 128, kConsumerThreads = 2 * kWarpgroupSize, kThreads = kConsumerThreads + kWarpgroupSize;
+constexpr int kStages = 2;
+// Of the loading warpgroup: a warp chooses tiles and loads their queries, a warp loads keys and values, two clean
+// values.
+constexpr int kFixupThreads = kWarpgroupSize - 2 * kWarpSize;
+
+template <int kHeadDim>
+struct Shape {
+  static constexpr int kKeys = kHeadDim <= 128 ? 128 : 64;
+  static constexpr int kQueryBytes = kRows * kHeadDim * 2, kTileBytes = kKeys * kHeadDim * 2;
+  static constexpr int kQueryStages = kHeadDim <= 192 ? 2 : 1;
+  static constexpr int kSharedBytes = 1024 + kQueryStages * kQueryBytes + 2 * kStages * kTileBytes;
+  static_assert(kSharedBytes <= 226 * 1024, "fits into the shared memory of sm_90");
+};
+
+struct WorkTile {
+  Tile tile;
+  int kv_head;
+  bool is_last;  // no tile: all are done
+};
+
+// Barriers of each stage: `full` counts what is loaded, `empty` who is done with it.
+//
+// Why there is no deadlock, and no wait for a phase that is long over: all warps go through the same tiles in the order
+// chosen, up to the mark after the last one, and through the same tiles of keys of each, at least one, which they find
+// by the same arithmetic. So the sides of a ring count the same uses, and `empty` keeps them less than a round apart,
+// which a parity can tell. And what a use waits for is the work of others on that use or earlier ones, never on a later
+// one:
+// - a tile is chosen once the one before it is being loaded, and told once all have taken the last one in its stage;
+// - its query is loaded once the one before in that stage was multiplied with all its keys;
+// - keys and values are loaded in the order in which they are multiplied, once those before in that stage were;
+// - values that need it are cleaned once they are there, and multiplied once they are clean.
+struct SharedStorage {
+  uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
+  uint64_t v_fixed[kStages];  // values that not all rows see can be multiplied by zero
+  uint64_t q_full[kStages], q_empty[kStages], work_full[kStages], work_empty[kStages];
+  uint64_t loads_begun;  // those of the tile told last
+  WorkTile work[kStages];
+  uint8_t is_spoiled[kStages][128];  // keys whose values were not finite
+  TileScheduler<kRows, kThreads> tiles;
+};
+
+// Counts uses of a ring of stages.
+template <int kSize = kStages>
+struct PipelineState {
+  uint32_t count = 0;
+  __device__ uint32_t Stage() const { return count % kSize; }
+  __device__ uint32_t Phase() const { return count / kSize % 2; }
+};
+
+template <int kSize>
+__device__ inline uint32_t At(const uint64_t (&barriers)[kStages], const PipelineState<kSize>& ring) {
+  return shared_address(&barriers[ring.Stage()]);
+}
+
+// The next tile, for everybody but the warp that chooses it.
+__device__ inline WorkTile NextWorkTile(const SharedStorage& shared, PipelineState<>& ring) {
+  mbarrier_wait(At(shared.work_full, ring), ring.Phase());
+  const WorkTile work = shared.work[ring.Stage()];
+  mbarrier_arrive(At(shared.work_empty, ring));
+  ++ring.count;
+  return work;
+}
+
+}  // namespace sm90
+}  // namespace prefill
+}  // namespace paged_attention

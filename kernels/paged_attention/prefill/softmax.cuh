@@ -1,0 +1,107 @@
+// From products to weights to rows of the output, in registers.
+//
+// A thread holds parts of two rows of a product, lane / 4 and lane / 4 + 8 of its warp's 16, and of these columns
+// 2 * (lane % 4) and the next one of every 8: s[j] has two of each row of columns 8 * j to 8 * j + 7. Products of
+// mma.sync and of wgmma lie alike.
+#pragma once
+
+#include <climits>
+
+#include "paged_attention/prefill/scheduler.cuh"
+
+namespace paged_attention {
+namespace prefill {
+
+constexpr int kChunk = 8;  // elements of 16 bytes
+
+// The logits' way from products to exponents of two. Where only a positive scale stands between them the products are
+// left as they are, and the scale goes into the exponent.
+struct Logits {
+  bool is_plain;
+  float scale, soft_cap, factor;
+  int window;
+
+  __device__ explicit Logits(const Params& p)
+      : is_plain(p.scale > 0 && p.soft_cap == 0 && !p.alibi_slopes),
+        scale(p.scale * kLog2E),
+        soft_cap(p.soft_cap * kLog2E),
+        factor(is_plain ? scale : 1.0f),
+        window(static_cast<int>(min(p.window, static_cast<int64_t>(INT32_MAX)))) {}
+
+  // In place; positions and slopes of the two rows; key: position of the thread's first column.
+  template <int kColumns>
+  __device__ void Apply(float (&s)[kColumns][4], const int (&positions)[2], const float (&slopes)[2], int key) const {
+    // cap * tanh(x) = cap - 2 cap / (e^2x + 1): off by a few units in the cap's last place, tanh.approx by 2^-11 of it.
+    const float twice = soft_cap > 0 ? 2 * kLog2E * scale / soft_cap : 0.0f;
+    const float bias[2] = {kLog2E * slopes[0], kLog2E * slopes[1]};
+    const float distance[2] = {static_cast<float>(key - positions[0]), static_cast<float>(key - positions[1])};
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float x = s[j][i];
+        x = soft_cap > 0 ? soft_cap - 2 * soft_cap * Reciprocal(Exp2(x * twice) + 1.0f) : x * scale;
+        s[j][i] = x + bias[i / 2] * (distance[i / 2] + static_cast<float>(8 * j + i % 2));
+      }
+    }
+  }
+
+  template <int kColumns>
+  __device__ void Mask(float (&s)[kColumns][4], const int (&positions)[2], int key) const {
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int distance = positions[i / 2] - (key + 8 * j + i % 2);
+        if (distance < 0 || distance >= window) s[j][i] = -INFINITY;
+      }
+    }
+  }
+};
+
+// Running softmax of two rows: largest logit, and this thread's part of the sum of the weights.
+struct Softmax {
+  float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+
+  // Logits become weights; `rescale` is what earlier weights are to be multiplied by.
+  template <int kColumns>
+  __device__ void Add(float (&s)[kColumns][4], float factor, float (&rescale)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float top = max[r];
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) top = fmaxf(top, fmaxf(s[j][2 * r], s[j][2 * r + 1]));
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
+      // A maximum of minus infinity stands for no key so far.
+      const float base = top == -INFINITY ? 0.0f : top * factor;
+      rescale[r] = Exp2(max[r] * factor - base);
+      max[r] = top;
+      float weight = 0;
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+        for (int i = 2 * r; i < 2 * r + 2; ++i) weight += s[j][i] = Exp2(s[j][i] * factor - base);
+      }
+      sum[r] = sum[r] * rescale[r] + weight;
+    }
+  }
+
+  // Of row r: the factor of its output, and its lse; the sink joins here.
+  __device__ float Finish(const Params& p, const Row& row, int r, float factor, float& lse) const {
+    float total = sum[r], top = max[r] * factor, share = 1;
+    total += __shfl_xor_sync(kAllLanes, total, 1);
+    total += __shfl_xor_sync(kAllLanes, total, 2);
+    if (p.sinks) {
+      const float sink = p.sinks[row.head] * kLog2E, both = fmaxf(top, sink);
+      share = Exp2(top - both);
+      total = total * share + Exp2(sink - both);
+      top = both;
+    }
+    lse = (top + log2f(total)) * kLn2;
+    return share / total;
+  }
+};
+
+}  // namespace prefill
+}  // namespace paged_attention
