@@ -49,7 +49,7 @@ def run_tests(
     arguments: Sequence[str],
     *,
     everything: bool = False,
-    processes: int = 1,
+    processes: int | None = None,
     raw: bool = False,
     gpu_sanitizer: str | None = None,
 ) -> int:
@@ -61,7 +61,8 @@ def run_tests(
         options: how to build.
         arguments: for pytest.
         everything: also the tests that are marked as slow, and more examples of each search through inputs.
-        processes: of pytest; a test file runs in one of them.
+        processes: of pytest; a test file runs in one of them. None: one, or one a core up to four for all tests on the
+            CPU: a GPU's memory goes to one process, and the tests of one op are over before a second process has torch.
         raw: only the raw calls of the handlers, without XLA.
         gpu_sanitizer: a tool of compute-sanitizer, for raw calls on CUDA: XLA's memory is one large allocation, in
             which the tool sees no access that goes astray.
@@ -76,6 +77,8 @@ def run_tests(
     # Without one of them pytest takes the files among `arguments`, else its own setting: all tests.
     files = [_tests_of(name) for name in names] or (["-o", "testpaths=kernels"] if raw else [])
     device = pick_device("test", "cuda" if gpu_sanitizer else device)
+    if processes is None:
+        processes = 1 if names or arguments or raw or device == "cuda" else min(4, len(os.sched_getaffinity(0)))
     libraries = build_ops(ops, options)
     environment = {**os.environ, **_SANITIZER_ENVIRONMENT.get(options.sanitize or "", {})}
     environment["LD_PRELOAD"] = preload("test", libraries, options.sanitize)

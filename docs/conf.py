@@ -55,7 +55,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(?!pyxla\b|devtool\b).*"),
     ("cpp:.*", r"(?!pyxla::|Pyxla).*"),
     # A namespace has no comment of its own.
-    ("cpp:identifier", "pyxla::hopper"),
+    ("cpp:identifier", "pyxla::ptx"),
 ]
 
 html_theme = "furo"

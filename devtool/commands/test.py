@@ -28,7 +28,7 @@ class _PassesOn(click.Command):
 )
 @click.option("--all", "everything", is_flag=True, help="Also the tests that are marked as slow")
 @click.option(
-    "-n", "--processes", type=click.IntRange(1), default=1, show_default=True, help="How many processes run the tests"
+    "-n", "--processes", type=click.IntRange(1), help="Default: one; for all tests on a CPU one a core, up to 4"
 )
 @click.option("--raw", is_flag=True, help="Call the handlers through ctypes, without XLA; no other test")
 @cuda_option
@@ -43,7 +43,7 @@ def test(
     ops: tuple[str, ...],
     device: str,
     everything: bool,
-    processes: int,
+    processes: int | None,
     raw: bool,
     cuda: str,
     sanitize: str | None,

@@ -6,9 +6,13 @@
 
 #define __device__
 #define __global__
+#define __host__
 #define __shared__
 #define __launch_bounds__(...)
 
+struct float2 {
+  float x, y;
+};
 struct dim3 {
   unsigned x, y, z;
   dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1);

@@ -12,14 +12,14 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-/** Loads 16 bytes of shared memory. */
+// Loads 16 bytes of shared memory.
 __device__ inline void ld_shared_v4(uint32_t (&out)[4], uint32_t address) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
                : "r"(address));
 }
 
-/** Stores 16 bytes to shared memory. */
+// Stores 16 bytes to shared memory.
 __device__ inline void st_shared_v4(uint32_t address, const uint32_t (&words)[4]) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]), "r"(words[1]), "r"(words[2]),
                "r"(words[3])

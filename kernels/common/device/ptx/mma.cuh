@@ -3,13 +3,14 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
 
 #include <cstdint>
 #include <type_traits>
 
 namespace pyxla::ptx {
 
-/** c [16 x 8] += a [16 x 16] * b [16 x 8]; a and b are of T, __half or __nv_bfloat16, c is of float. */
+// c [16 x 8] += a [16 x 16] * b [16 x 8]; a and b are of T, __half or __nv_bfloat16, c is of float.
 template <typename T>
 __device__ inline void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   if constexpr (std::is_same_v<T, __half>) {
