@@ -41,7 +41,8 @@ class Tree:
         self.kernels.mkdir()
         for name in ("CMakeLists.txt", "__init__.py"):
             shutil.copy(ROOT / "kernels" / name, self.kernels)
-        for name in ("cmake", "common", "simple_add"):
+        families = [path.name for path in (ROOT / "kernels").glob("_[a-z]*")]  # part of every op's digest
+        for name in ("cmake", "common", "simple_add", *families):
             shutil.copytree(ROOT / "kernels" / name, self.kernels / name)
         for name in ("pyproject.toml", ".clang-format"):
             shutil.copy(ROOT / name, root)

@@ -48,7 +48,7 @@ def test(
     cuda: str,
     sanitize: str | None,
 ) -> None:
-    """Build ops and run their tests; without OP, all but the slow tests
+    """Build ops and run their tests; without OP, all tests
 
     \b
     Example: devtool test rms_norm --device cuda --sanitize memcheck

@@ -191,7 +191,7 @@ def tested(written):
     # Every case lazily; the rest on what differs by schema and not by size. Of `names` one case: it has many arguments.
     rest = "bad_input or f32-3x5 or bf16-3x5 or absent or other"
     select = f"(not test_names and (check_lazy or {rest})) or (test_names and f32-3x5)"
-    return written.run("test", *SCHEMAS, "names", "--", "-k", select)
+    return written.run("test", *SCHEMAS, "names", "--all", "--", "-k", select)
 
 
 def test_files_are_laid_out_and_linted(written):
@@ -278,7 +278,7 @@ def changed(written, tested):
 @pytest.mark.parametrize("name", CHANGES)
 def test_changed_line_fails_the_test(changed, name):
     assert changed.returncode == 1
-    assert f"FAILED kernels/{name}/test_{name}.py::test_op[check_lazy-f32-3x5]" in changed.stdout
+    assert f"FAILED kernels/{name}/test_{name}.py::test_op[f32-3x5-check_lazy]" in changed.stdout
     row = next(line for line in changed.stdout.splitlines() if line.split()[:1] == [name])
     assert "1 FAILED" in row
     assert changed.stdout.splitlines()[-1] == f"0 passed, {len(CHANGES)} failed, 0 skipped"

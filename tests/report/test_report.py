@@ -56,7 +56,7 @@ def test_test_table_is_the_record(report_page, text):
     record = report_page.tests()
     assert record["device"]["kind"] == "cpu" and record["ended"] is None and len(record["sources"]) == 64
     passed = sum(outcome == "passed" for outcome in record["outcomes"].values())
-    assert passed == len(record["outcomes"]) > 70 and f" {passed} passed " in section(text, "simple_add")
+    assert passed == len(record["outcomes"]) > 60 and f" {passed} passed " in section(text, "simple_add")
     head, *rows = table(text, "simple_add", "Cases of simple_add on cpu")
     assert head[:3] == ["case", "custom call", "raw call"] and head[-3:] == ["worst error", "allowed", "share"]
     cases = {check["case"]: [c for c in record["checks"] if c["case"] == check["case"]] for check in record["checks"]}
