@@ -67,16 +67,16 @@ def bench(
     \b
     A kernel with wrong numbers is not timed: exit status 1.
     """
-    from devtool.bench import Selection, list_benches, measure, require_right_numbers
-    from devtool.bench_compare import check_cases, check_device, compare_runs, print_ratios, require_no_regression
-    from devtool.bench_file import read_run, write_run
-    from devtool.bench_kept import keep, write_tables
-    from devtool.bench_plot import check_plot, plot_run
-    from devtool.bench_table import print_run
-    from devtool.building import Options
+    from devtool.bench.compare import check_cases, check_device, compare_runs, print_ratios, require_no_regression
+    from devtool.bench.kept import keep, write_tables
+    from devtool.bench.measure import Selection, list_benches, measure, require_right_numbers
+    from devtool.bench.plot import check_plot, plot_run
+    from devtool.bench.table import print_run
+    from devtool.building.build import Options
     from devtool.files import require_place
     from devtool.project import root
-    from devtool.records import keep_bench
+    from devtool.records.run_file import read_run, write_run
+    from devtool.records.store import keep_bench
 
     if load_file and (ops or cases or layers or list_cases):
         raise click.UsageError("--load shows a whole run: leave out OP, --case, --layer and --list")

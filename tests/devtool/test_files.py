@@ -67,7 +67,8 @@ def test_commands_ask_before_they_work(tmp_path, monkeypatch, where, arguments):
     def work(*arguments, **options):
         raise AssertionError("works before it knows that there is a place for the result")
 
-    for name in ("bench.measure", "lowered.inspect_script", "trace.run_through", "report._look"):
+    works = ("bench.measure.measure", "hlo.lowered.inspect_script", "trace.script.run_through", "report.page._look")
+    for name in works:
         monkeypatch.setattr(f"devtool.{name}", work)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "script.py").touch()
