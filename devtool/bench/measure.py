@@ -16,11 +16,12 @@ import click
 
 from devtool import project
 from devtool.building.build import Options, build_ops
+from devtool.building.preload import preload
+from devtool.device import pick_device
 from devtool.errors import MISUSED, DevtoolError, unknown
 from devtool.processes import run_lines
 from devtool.records.run_file import Run, understand
 from devtool.records.store import fingerprint
-from devtool.testing.run import pick_device, preload
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
+from devtool.device import pick_device
 from devtool.errors import FAILED, MISUSED, DevtoolError
-from devtool.testing.run import pick_device
 
 # What numpy has no dtype for is kept by its bits.
 _BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -17,7 +15,9 @@ from pathlib import Path
 import click
 
 from devtool import project
-from devtool.building.build import Options, build_ops, compiler
+from devtool.building.build import Options, build_ops
+from devtool.building.preload import preload
+from devtool.device import pick_device
 from devtool.errors import FAILED, MISUSED, DevtoolError
 from devtool.processes import locate, run_through
 from devtool.records.store import fingerprint, keep_tests
@@ -143,30 +143,6 @@ def _gpu_sanitizer(tool: str, device: str) -> list[str]:
     return [program, "--tool", tool, "--error-exitcode", str(_FOUND)]
 
 
-def pick_device(where: str, wanted: str) -> str:
-    """The XLA device for a command: "cpu" or "cuda".
-
-    Raises:
-        DevtoolError: "cuda" is wanted, and there is none.
-    """
-    if wanted == "cpu":
-        return "cpu"
-    if _cuda_devices():
-        return "cuda"
-    if wanted == "auto":
-        return "cpu"
-    raise DevtoolError(f"{where}: --device: expected a CUDA device, got none", f"devtool {where} --device cpu")
-
-
-def _cuda_devices() -> int:
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    count = ctypes.c_int(0)
-    return count.value if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 else 0
-
-
 def _tests_of(op: str) -> str:
     if not any((project.kernels() / op).glob("test_*.py")):
         raise DevtoolError(
@@ -174,39 +150,6 @@ def _tests_of(op: str) -> str:
             "copy kernels/simple_add/test_simple_add.py and adapt it",
         )
     return f"kernels/{op}"
-
-
-def preload(where: str, libraries: Sequence[Path], sanitize: str | None = None) -> str:
-    """LD_PRELOAD: the sanitizer first, then the libraries, then what the caller preloads beside op libraries.
-
-    Args:
-        where: the command, for the error.
-
-    Raises:
-        DevtoolError: LD_PRELOAD cannot name such a path, or the compiler lacks the sanitizer.
-    """
-    for path in libraries[:1]:
-        if set(" :") & set(str(path)):
-            raise DevtoolError(
-                f"{where}: checkout: expected a path that LD_PRELOAD can name, got a space or colon in {path}",
-                "move the checkout to a path without them",
-            )
-    names = {path.name for path in libraries}
-    entries = os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
-    others = (entry for entry in entries if Path(entry).name not in names)
-    return " ".join([*_sanitizer_runtime(sanitize), *map(str, libraries), *others])
-
-
-def _sanitizer_runtime(sanitize: str | None) -> list[str]:
-    # UndefinedBehaviorSanitizer's runtime comes with the library; AddressSanitizer's must be there before any malloc.
-    if sanitize != "address":
-        return []
-    command = [compiler(), "-print-file-name=libasan.so"]
-    path = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    if not Path(path).is_absolute():
-        hint = "apt-get install g++, and name it in CXX if another compiler comes first"
-        raise DevtoolError(f"test: --sanitize: expected g++ with libasan.so, got {command[0]} without it", hint)
-    return [path]
 
 
 def _require_results(

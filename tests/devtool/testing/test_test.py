@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
@@ -208,51 +207,6 @@ def test_interrupt(tree, to):
     stdout, stderr = child.communicate(timeout=30)
     assert child.returncode == 130 and stderr.endswith("devtool: interrupted\n")
     assert "KeyboardInterrupt" in stdout
-
-
-@pytest.mark.parametrize(
-    ("devices", "wanted", "picked"),
-    [(0, "auto", "cpu"), (0, "cpu", "cpu"), (2, "cpu", "cpu"), (2, "auto", "cuda"), (2, "cuda", "cuda")],
-)
-def test_device(monkeypatch, devices, wanted, picked):
-    monkeypatch.setattr(run, "_cuda_devices", lambda: devices)
-    assert run.pick_device("test", wanted) == picked
-
-
-def test_cuda_device_without_a_gpu(monkeypatch):
-    monkeypatch.setattr(run, "_cuda_devices", lambda: 0)
-    with pytest.raises(DevtoolError) as caught:
-        run.pick_device("test", "cuda")
-    assert caught.value.message == (
-        "test: --device: expected a CUDA device, got none\n\nhint: devtool test --device cpu"
-    )
-
-
-def test_preload_keeps_what_others_preload(monkeypatch):
-    monkeypatch.setenv("LD_PRELOAD", "/usr/lib/libjemalloc.so:/old/libtiny.so")
-    assert run.preload("test", [Path("/new/libtiny.so")], None) == "/new/libtiny.so /usr/lib/libjemalloc.so"
-
-
-def test_preload_cannot_name_a_path_with_a_space():
-    with pytest.raises(DevtoolError, match="test: checkout: expected a path that LD_PRELOAD can name, got a space"):
-        run.preload("test", [Path("/my checkout/libtiny.so")], None)
-
-
-def test_sanitizer_comes_before_the_libraries():
-    sanitizer, library = run.preload("test", [Path("/new/libtiny.so")], "address").split()[:2]
-    assert Path(sanitizer).name == "libasan.so" and Path(sanitizer).exists()
-    assert library == "/new/libtiny.so"
-
-
-def test_sanitizer_that_the_compiler_lacks(monkeypatch, tmp_path):
-    other = tmp_path / "clang++"
-    other.write_text("#!/bin/sh\necho libasan.so\n")
-    other.chmod(0o755)
-    monkeypatch.setenv("CXX", str(other))
-    with pytest.raises(
-        DevtoolError, match=r"test: --sanitize: expected g\+\+ with libasan.so, got .*clang\+\+ without"
-    ):
-        run.preload("test", [Path("/new/libtiny.so")], "address")
 
 
 def test_hint_of_a_sanitizer_points_at_its_report():
