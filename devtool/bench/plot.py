@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+from devtool.bench.roofline import layer_names, roofline
 from devtool.bench.table import rate
 from devtool.errors import MISUSED, DevtoolError, explain
 from devtool.files import require_place
@@ -35,9 +36,9 @@ def plot_run(run: Run, path: Path) -> None:
     height = max(5.0, 2 + _INCHES_PER_CASE * len(cases))
     figure = Figure(figsize=(14, height), layout="constrained", dpi=100)
     figure.suptitle(f"{run.device}, {run.document['date'][:10]}")
-    roofline, bars = figure.subplots(1, 2)
-    _roofline(roofline, run, cases)
-    _bars(bars, cases)
+    left, right = figure.subplots(1, 2)
+    _roofline(left, run, cases)
+    _bars(right, cases)
     try:
         figure.savefig(path, format="png")
     except OSError as error:
@@ -46,19 +47,16 @@ def plot_run(run: Run, path: Path) -> None:
 
 def _roofline(axes: Any, run: Run, cases: list[Case]) -> None:
     """Operations per second over operations per byte: the two rates are the roof."""
-    copy, matrix = run.rate("copy"), run.rate("matrix")
-    points = [
-        (case, layer) for case in cases for layer in case.layers if layer.seconds and case.operations and case.bytes
-    ]
-    intensities = [case.operations / case.bytes for case, _ in points] or [1.0]
-    left, right = min(*intensities, matrix / copy) / 4, max(*intensities, matrix / copy) * 4
-    axes.plot([left, matrix / copy, right], [left * copy, matrix, matrix], color="black", linewidth=1)
+    roof = roofline(run)
+    copy, matrix, ridge = roof.copy, roof.matrix, roof.ridge
+    intensities = [ridge, *(point.intensity for point in roof.points)]
+    left, right = min(intensities) / 4, max(intensities) * 4
+    axes.plot([left, ridge, right], [left * copy, matrix, matrix], color="black", linewidth=1)
     axes.annotate(f"copy: {rate(copy, 'copy')}", (left, left * copy), (6, 14), textcoords="offset points")
     axes.annotate(f"matrix: {rate(matrix, 'matrix')}", (right, matrix), (-6, 6), textcoords="offset points", ha="right")
-    for name in _layer_names(cases):
-        own = [(case, layer) for case, layer in points if layer.name == name]
-        x = [case.operations / case.bytes for case, _ in own]
-        y = [case.operations / layer.median for case, layer in own]
+    for name in layer_names(cases):
+        own = [point for point in roof.points if point.layer.name == name]
+        x, y = [point.intensity for point in own], [point.speed for point in own]
         axes.plot(x, y, "o" if name in OURS else "x", color=_color(name, cases), label=name, linestyle="none")
     axes.set(
         xscale="log", yscale="log", xlim=(left, right), xlabel="operations per byte", ylabel="operations per second"
@@ -69,7 +67,7 @@ def _roofline(axes: Any, run: Run, cases: list[Case]) -> None:
 
 def _bars(axes: Any, cases: list[Case]) -> None:
     """How much of the copy or matrix rate each layer reaches; 100 % is the roof."""
-    names = _layer_names(cases)
+    names = layer_names(cases)
     thickness = 0.8 / max(1, len(names))
     for number, name in enumerate(names):
         found = [(place, case, case.layer(name)) for place, case in enumerate(cases)]
@@ -89,10 +87,6 @@ def _bars(axes: Any, cases: list[Case]) -> None:
         axes.legend(loc="best", fontsize="small")
 
 
-def _layer_names(cases: list[Case]) -> list[str]:
-    return list(dict.fromkeys(layer.name for case in cases for layer in case.layers if layer.seconds))
-
-
 def _color(name: str, cases: list[Case]) -> str:
-    peers = [other for other in _layer_names(cases) if other not in OURS]
+    peers = [other for other in layer_names(cases) if other not in OURS]
     return _COLORS[name] if name in OURS else _GREYS[peers.index(name) % len(_GREYS)]

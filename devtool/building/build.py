@@ -165,11 +165,21 @@ def _configure_failure(output: str) -> DevtoolError:
 
 def _tools() -> list[Path]:
     """The files by which a build differs: compilers, Triton, XLA's headers; kernels/CMakeLists.txt finds them so."""
-    nvcc = os.environ.get("CUDACXX") or shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
-    in_wheels = {"jaxlib": "include/xla/ffi/api/ffi.h", "nvidia": "cu13/bin/nvcc", "triton": "__init__.py"}
-    specs = {name: importlib.util.find_spec(name) for name in in_wheels}
-    folders = {name: spec.submodule_search_locations or [] for name, spec in specs.items() if spec}
-    return [Path(compiler() or ""), Path(nvcc), *(Path(f, in_wheels[n]) for n in folders for f in folders[n])]
+    compilers = [Path(tool) for tool in (compiler(), find_nvcc()) if tool]
+    return [*compilers, *in_wheel("jaxlib", "include/xla/ffi/api/ffi.h"), *in_wheel("triton", "__init__.py")]
+
+
+def find_nvcc() -> str | None:
+    """nvcc as kernels/CMakeLists.txt finds it: the one in CUDACXX, else on PATH, of the CUDA toolkit, of the wheel."""
+    named = os.environ.get("CUDACXX")
+    places = [named] if named else ["nvcc", "/usr/local/cuda/bin/nvcc", *map(str, in_wheel("nvidia", "cu13/bin/nvcc"))]
+    return next(filter(None, map(shutil.which, places)), None)
+
+
+def in_wheel(package: str, name: str) -> list[Path]:
+    """Where a file of a package that is not imported would be."""
+    spec = importlib.util.find_spec(package)
+    return [Path(folder, name) for folder in (spec.submodule_search_locations or [])] if spec else []
 
 
 def _failure(what: str, expected: str, got: str, output: str, hint: str) -> DevtoolError:

@@ -7,12 +7,10 @@ hang runs in a process of its own (devtool/doctor/probes.py), and a check that r
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import re
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ from typing import Any
 import click
 
 from devtool import project
-from devtool.building.build import compiler
+from devtool.building.build import compiler, find_nvcc
 from devtool.doctor.processes import Processes
 from devtool.doctor.python import Problem, dotted, install_command, python, read_locks, version_of, wheel_set, wheels
 
@@ -172,12 +170,7 @@ class Doctor:
         return self._processes.run([*command, "--version"], hint).partition("\n")[0]
 
     def _nvcc(self) -> str:
-        named = os.environ.get("CUDACXX")
-        spec = importlib.util.find_spec("nvidia")
-        wheel = [str(Path(folder, "cu13/bin/nvcc")) for folder in (spec.submodule_search_locations if spec else ())]
-        # The order of kernels/CMakeLists.txt.
-        places = [named] if named else ["nvcc", "/usr/local/cuda/bin/nvcc", *wheel]
-        path = next(filter(None, map(shutil.which, places)), None)
+        named, path = os.environ.get("CUDACXX"), find_nvcc()
         if path is None and named:
             raise Problem(f"expected a CUDA compiler, got none at CUDACXX={named}", "unset CUDACXX")
         if path is None and self._has_gpu:

@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from devtool.errors import MISUSED, DevtoolError, unknown
+from devtool.hlo.xla_flags import dumping
 
 
 def load_cases(op_name: str, folder: str) -> list[Any]:
@@ -86,7 +87,7 @@ def inspect_script(script: Path, arguments: Sequence[str]) -> Any:
     if not script.is_file():
         raise DevtoolError(f"hlo: SCRIPT: expected a Python file, got none at {script}", "correct the path", MISUSED)
     with tempfile.TemporaryDirectory(prefix="pyxla-hlo-") as name:
-        folder = _dump_folder(Path(name))
+        os.environ["XLA_FLAGS"], folder = dumping(os.environ.get("XLA_FLAGS", ""), Path(name))
         before = _written_at(folder)
         with _stdout_to_stderr():
             _run(script, arguments)
@@ -128,19 +129,6 @@ def _stdout_to_stderr() -> Iterator[None]:
         sys.stdout.flush()
         os.dup2(kept, 1)
         os.close(kept)
-
-
-def _dump_folder(folder: Path) -> Path:
-    """Where XLA writes: the folder that the user's XLA_FLAGS name, else this one. As pyxla.hlo.dump has it.
-
-    Not imported from there: it brings torch, and the script comes first.
-    """
-    flags = os.environ.get("XLA_FLAGS", "")
-    named = [word.partition("=")[2] for word in flags.split() if word.startswith("--xla_dump_to=")]
-    if named:
-        return Path(named[-1])
-    os.environ["XLA_FLAGS"] = f"{flags} --xla_dump_to={folder} --xla_dump_hlo_as_text".strip()
-    return folder
 
 
 def _written_at(folder: Path) -> dict[Path, int]:

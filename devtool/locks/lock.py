@@ -15,6 +15,7 @@ import click
 
 from devtool import project
 from devtool.errors import DevtoolError, explain
+from devtool.files import replacing
 from devtool.locks.wheels import nix_view
 from devtool.processes import locate, run_lines
 
@@ -114,16 +115,8 @@ def _text(path: Path) -> str | None:
 
 def _replace(root: Path, texts: dict[str, str]) -> None:
     """Writes all files beside their places first: a full disk or a read-only folder shows before one is replaced."""
-    written: dict[Path, Path] = {}
-    try:
+    with contextlib.ExitStack() as all_written:
         for name, text in texts.items():
             path = root / name
             path.parent.mkdir(exist_ok=True)
-            written[path] = path.with_name(f".{path.name}.new")
-            written[path].write_text(text)
-        for path, new in written.items():
-            new.replace(path)
-    finally:
-        for new in written.values():
-            with contextlib.suppress(OSError):
-                new.unlink()
+            all_written.enter_context(replacing(path)).write_text(text)

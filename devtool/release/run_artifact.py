@@ -13,6 +13,7 @@ import click
 
 from devtool.device import pick_device
 from devtool.errors import FAILED, MISUSED, DevtoolError
+from devtool.files import replacing
 
 # What numpy has no dtype for is kept by its bits.
 _BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
@@ -169,15 +170,10 @@ def _write(path: Path, outputs: dict[str, Any]) -> None:
     for name, tensor in outputs.items():
         bits = _BITS.get(str(tensor.dtype).removeprefix("torch."))
         arrays[name] = (tensor.contiguous().view(getattr(torch, bits)) if bits else tensor).numpy()
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with zipfile.ZipFile(temporary, "x") as archive:
-            for name, array in arrays.items():
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    npy.write_array(member, array, allow_pickle=False)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as unfinished, zipfile.ZipFile(unfinished, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                npy.write_array(member, array, allow_pickle=False)
 
 
 def _summary(tensor: Any) -> dict[str, float | int | None]:

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from devtool.bench.roofline import layer_names
+from devtool.bench.roofline import roofline as roofline_of
 from devtool.bench.table import rate
-from devtool.records.run_file import OURS, Case, Run
+from devtool.records.run_file import Run
 
 _LEFT, _TOP, _HEIGHT = 62, 14, 190
 _STEP = 19
@@ -58,23 +60,13 @@ def accuracy(errors: Sequence[Error], label: str) -> str:
     return _svg("accuracy", width, foot + below, label, body)
 
 
-def layer_names(cases: Iterable[Case]) -> list[str]:
-    """The layers that were timed, ours first."""
-    names = dict.fromkeys(layer.name for case in cases for layer in case.layers if layer.seconds)
-    return [*(name for name in OURS if name in names), *(name for name in names if name not in OURS)]
-
-
 def roofline(run: Run, label: str) -> str | None:
     """Operations per second over operations per byte under the two measured rates; None if nothing computes."""
-    copy, matrix = run.rate("copy"), run.rate("matrix")
-    points = [
-        (case, layer) for case in run.cases for layer in case.layers if layer.seconds and case.operations and case.bytes
-    ]
-    if not points:
+    roof = roofline_of(run)
+    if not roof.points:
         return None
-    at = [case.operations / case.bytes for case, _ in points]
-    speeds = [case.operations / layer.median for case, layer in points]
-    ridge = matrix / copy
+    copy, matrix, ridge = roof.copy, roof.matrix, roof.ridge
+    at, speeds = [point.intensity for point in roof.points], [point.speed for point in roof.points]
     x0, x1 = (math.log10(value) for value in (min(*at, ridge) / 3, max(*at, ridge) * 3))
     y0, y1 = (math.log10(value) for value in (min(*speeds, copy * 10**x0) / 1.5, max(*speeds, matrix) * 3))
     width, height, foot = 620.0, 300.0, 262.0
@@ -98,10 +90,11 @@ def roofline(run: Run, label: str) -> str | None:
     body.append(_text("tick", (width + _LEFT) / 2, height - 6, "operations per byte", "middle"))
     body.append(_text("tick", _LEFT - 10, _TOP - 2, "FLOP/s", "end"))
     names = layer_names(run.cases)
-    for (case, layer), intensity, speed in zip(points, at, speeds, strict=True):
+    for point in roof.points:
+        case, layer = point.case, point.layer
         number = names.index(layer.name)
         tip = f"{case.name}, {layer.name}: {rate(case.rate(layer.median), case.bound)}, {case.floor / layer.median:.0%}"
-        mark = _mark(number % _SHAPES, x(intensity), y(speed), f"series s{number}")
+        mark = _mark(number % _SHAPES, x(point.intensity), y(point.speed), f"series s{number}")
         body.append(f"<g><title>{escape(tip)}</title>{mark}</g>")
     return _svg("roofline", width, height, label, body)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.util
 import os
 import re
 import shutil
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from devtool.building.build import find_nvcc, in_wheel
 from devtool.errors import DevtoolError
 from devtool.processes import locate, run_lines
 
@@ -64,10 +64,8 @@ class Kernel:
 
 def find_cuobjdump() -> str | None:
     """cuobjdump on PATH, of the CUDA toolkit, or of the wheel of triton, which torch brings."""
-    spec = importlib.util.find_spec("triton")
-    wheels = [Path(place, "backends/nvidia/bin") for place in (spec.submodule_search_locations or [])] if spec else []
-    beside = [Path(nvcc).resolve().parent] if (nvcc := os.environ.get("CUDACXX") or shutil.which("nvcc")) else []
-    places = [*beside, Path("/usr/local/cuda/bin"), *wheels]
+    beside = [Path(nvcc).resolve().parent] if (nvcc := find_nvcc()) else []
+    places = [*beside, Path("/usr/local/cuda/bin"), *in_wheel("triton", "backends/nvidia/bin")]
     return locate("cuobjdump") or shutil.which("cuobjdump", path=os.pathsep.join(map(str, places)))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from devtool import project
+from devtool.bench.roofline import layer_names
 from devtool.bench.table import duration, rate, remarks, rows
 from devtool.records.run_file import Case, Run
 from devtool.records.store import Tests
@@ -75,7 +76,7 @@ def speed_views(op: str, runs: Sequence[Run], sources: str) -> list[dict[str, An
 
 def _speed(op: str, run: Run, sources: str) -> dict[str, Any]:
     shares = [(share, case.name) for case in run.cases if (share := _share(case)) is not None]
-    names = plots.layer_names(run.cases)
+    names = layer_names(run.cases)
     label = f"Roofline of {len(run.cases)} cases on {run.device}; the table below has the numbers"
     return {
         "device": run.device,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import subprocess
 import tempfile
@@ -72,10 +71,11 @@ def rendered(op: Op, beside: Path | None) -> Iterator[Path]:
     Args:
         beside: where to make it; None is the system's place for temporary files.
     """
-    # The dot hides it from whoever lists the ops.
-    folder = Path(tempfile.mkdtemp(prefix=f".new-{op.name}-", dir=beside))
-    try:
-        folder.chmod(0o777 & ~_umask())
+    # The dot hides it from whoever lists the ops. The folder inside has the rights that the user's umask leaves.
+    prefix = f".new-{op.name}-"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=beside, ignore_cleanup_errors=True) as hidden:
+        folder = Path(hidden, op.name)
+        folder.mkdir()
         environment = Environment(
             loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
             keep_trailing_newline=True, autoescape=False,
@@ -89,8 +89,6 @@ def rendered(op: Op, beside: Path | None) -> Iterator[Path]:
             shutil.copyfile(op.wrapped.path, folder / "vendor" / op.wrapped.file)
         _format(folder)
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _format(folder: Path) -> None:
@@ -115,9 +113,3 @@ def _clang_format() -> str | None:
     package = importlib.util.find_spec("clang_format")
     program = Path(package.origin).parent / "data/bin/clang-format" if package and package.origin else None
     return str(program) if program and program.is_file() else locate("clang-format")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

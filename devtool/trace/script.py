@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
 import tempfile
@@ -16,7 +15,8 @@ from typing import Any
 import click
 
 from devtool.errors import FAILED, INTERRUPTED, MISUSED, DevtoolError
-from devtool.files import require_place
+from devtool.files import require_place, write_whole
+from devtool.hlo.xla_flags import dumping
 from devtool.processes import run_through
 
 
@@ -71,12 +71,11 @@ def _require(script: str, json_file: str | None) -> None:
 
 def _environment(folder: Path, *, ir: bool, op_seconds: float) -> tuple[dict[str, str], dict[str, Path]]:
     """The script's environment, and where what it asks for is written. A folder that the user named stays in use."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    dumped = re.search(r"--xla_dump_to=(\S+)", flags)
+    flags, modules = dumping(os.environ.get("XLA_FLAGS", ""), folder / "modules")
     places = {
         "records": folder,
         "graphs": folder / "graphs",
-        "modules": Path(dumped[1]) if dumped else folder / "modules",
+        "modules": modules,
         "dynamo": Path(os.environ.get("TORCH_TRACE") or folder / "dynamo"),
         "ir": folder / "ir",
     }
@@ -93,7 +92,7 @@ def _environment(folder: Path, *, ir: bool, op_seconds: float) -> tuple[dict[str
         "XLA_HLO_DEBUG": "1",
         # Every sample is kept, so that each belongs to its graph.
         "XLA_METRICS_SAMPLES": "65536",
-        "XLA_FLAGS": f"{flags} --xla_dump_to={places['modules']} --xla_dump_hlo_as_text".strip(),
+        "XLA_FLAGS": flags,
         "TORCH_TRACE": str(places["dynamo"]),
     }
     if ir:
@@ -120,4 +119,4 @@ def _show(report: dict[str, Any], json_file: str | None, *, metrics: bool) -> No
     if json_file == "-":
         click.echo(json.dumps(report, indent=1))
     elif json_file:
-        Path(json_file).write_text(json.dumps(report, indent=1) + "\n")
+        write_whole(Path(json_file), json.dumps(report, indent=1) + "\n")
