@@ -37,7 +37,7 @@ def unknown(where: str, argument: str, what: str, got: str, known: Iterable[str]
     return DevtoolError(message, f"did you mean {near[0]}?" if near else otherwise, MISUSED)
 
 
-def explain(where: str, error: OSError) -> DevtoolError:
+def error_from(where: str, error: OSError) -> DevtoolError:
     """What the operating system refused: most often a full disk or a tree that cannot be written."""
     got = f"{error.strerror}: {error.filename or 'no file named'}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

@@ -10,7 +10,7 @@ from pathlib import Path
 from devtool.errors import MISUSED, DevtoolError
 
 
-def require_place(option: str, path: Path, exit_code: int = MISUSED) -> None:
+def require_writable(option: str, path: Path, exit_code: int = MISUSED) -> None:
     """Checks that a file could be written.
 
     Args:
@@ -30,7 +30,7 @@ def require_place(option: str, path: Path, exit_code: int = MISUSED) -> None:
         raise DevtoolError(message, "name another file", exit_code)
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomic(path: Path, text: str) -> None:
     """Writes the file, and leaves what was there as it was if that fails; a link, a pipe or a device stays one.
 
     Raises:

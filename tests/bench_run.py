@@ -5,7 +5,7 @@ import struct
 from pathlib import Path
 
 from devtool.records import run_file
-from devtool.records.run_file import Run, understand
+from devtool.records.run_file import Run, parse_run
 
 
 def document(**times: float) -> dict:
@@ -36,7 +36,7 @@ def document(**times: float) -> dict:
 
 def run(**times: float) -> Run:
     """As the document says."""
-    return understand(document(**times))
+    return parse_run(document(**times))
 
 
 def assert_is_picture(path: Path) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 
 from devtool import project
 from devtool.bench.table import duration, rate
-from devtool.errors import DevtoolError, explain
-from devtool.files import write_whole
-from devtool.records.run_file import OURS, Case, Run, read_run, understand, write_run
+from devtool.errors import DevtoolError, error_from
+from devtool.files import write_atomic
+from devtool.records.run_file import OURS, Case, Run, parse_run, read_run, write_run
 
 # What the command writes stands between these lines of docs/measurements.md.
 BEGIN, END = "<!-- devtool bench --table -->", "<!-- end of table -->"
@@ -50,8 +50,8 @@ def keep(run: Run) -> list[Path]:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise explain("bench", error) from error
-        write_run(path, understand(_trim(run.document, op)))
+            raise error_from("bench", error) from error
+        write_run(path, parse_run(_trim(run.document, op)))
         written.append(path)
     return written
 
@@ -79,9 +79,9 @@ def write_tables(document: Path) -> None:
             message = f"bench: --table: expected {BEGIN} and {END}, a line each, got neither in {document.name}"
             raise DevtoolError(message, "git checkout docs/measurements.md")
         tables = "\n".join(markdown(read_kept()))
-        write_whole(document, f"{before}{begin}\n{tables}\n{end}{after}")
+        write_atomic(document, f"{before}{begin}\n{tables}\n{end}{after}")
     except OSError as error:
-        raise explain("bench", error) from error
+        raise error_from("bench", error) from error
 
 
 def markdown(runs: Sequence[Run]) -> Iterator[str]:

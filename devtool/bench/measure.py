@@ -20,7 +20,7 @@ from devtool.building.preload import preload
 from devtool.device import pick_device
 from devtool.errors import MISUSED, DevtoolError, unknown
 from devtool.processes import run_lines
-from devtool.records.run_file import Run, understand
+from devtool.records.run_file import Run, parse_run
 from devtool.records.store import fingerprint
 
 
@@ -63,7 +63,7 @@ def measure(selection: Selection, options: Options, on_device: Callable[[dict], 
         raise DevtoolError("bench: measurement: expected a run, got none", "look at what is printed above")
     measured = {case["op"] for case in reader.document["cases"]}
     reader.document["sources"] = {op: digest for op, digest in sources.items() if op in measured}
-    return understand(reader.document)
+    return parse_run(reader.document)
 
 
 def list_benches(selection: Selection) -> list[dict[str, str]]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from devtool.bench.roofline import layer_names, roofline
 from devtool.bench.table import rate
-from devtool.errors import MISUSED, DevtoolError, explain
-from devtool.files import require_place
+from devtool.errors import MISUSED, DevtoolError, error_from
+from devtool.files import require_writable
 from devtool.records.run_file import OURS, Case, Run
 
 # Colours that differ in brightness too; peers are grey.
@@ -22,7 +22,7 @@ def check_plot(path: Path) -> None:
     """Raises DevtoolError, before anything is measured, if the picture could not be written."""
     if path.suffix != ".png":
         raise DevtoolError(f"bench: --plot: expected a file that ends in .png, got {path}", f"{path}.png", MISUSED)
-    require_place("bench: --plot", path)
+    require_writable("bench: --plot", path)
     if importlib.util.find_spec("matplotlib") is None:
         message = "bench: --plot: expected matplotlib, got none"
         raise DevtoolError(message, "run devtool through bin/devtool, which installs it, or pip install matplotlib")
@@ -42,7 +42,7 @@ def plot_run(run: Run, path: Path) -> None:
     try:
         figure.savefig(path, format="png")
     except OSError as error:
-        raise explain("bench", error) from error
+        raise error_from("bench", error) from error
 
 
 def _roofline(axes: Any, run: Run, cases: list[Case]) -> None:

@@ -73,7 +73,7 @@ def bench(
     from devtool.bench.plot import check_plot, plot_run
     from devtool.bench.table import print_run
     from devtool.building.build import Options
-    from devtool.files import require_place
+    from devtool.files import require_writable
     from devtool.project import root
     from devtool.records.run_file import read_run, write_run
     from devtool.records.store import keep_bench
@@ -94,7 +94,7 @@ def bench(
         return
     before = read_run("--compare", compare_file) if compare_file else None
     if json_file:
-        require_place("bench: --json", json_file)
+        require_writable("bench: --json", json_file)
     if plot_file:
         check_plot(plot_file)
     if load_file:

@@ -44,14 +44,14 @@ def hlo(
     """
     from devtool import project
     from devtool.building.build import Options, build_ops
-    from devtool.files import require_place
+    from devtool.files import require_writable
     from devtool.hlo import output
     from devtool.hlo.lowered import compile_for, inspect_case, inspect_script, load_cases, select_case
 
     if sum([stage is not None, diff, as_json]) > 1:
         raise click.UsageError("--stage, --diff and --json exclude each other")
     if graph:
-        require_place("hlo: --graph", graph)
+        require_writable("hlo: --graph", graph)
     if target.endswith(".py") or "/" in target:
         if case_name or list_cases:
             raise click.UsageError("a script has no cases")

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from devtool import project
-from devtool.errors import DevtoolError, explain
+from devtool.errors import DevtoolError, error_from
 from devtool.files import replacing
 from devtool.locks.wheels import nix_view
 from devtool.processes import locate, run_lines
@@ -65,7 +65,7 @@ def lock(*, upgrade: bool, check: bool) -> list[str]:
     try:
         _replace(root, changed)
     except OSError as error:
-        raise explain("lock", error) from error
+        raise error_from("lock", error) from error
     return list(changed)
 
 

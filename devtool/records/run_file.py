@@ -10,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from devtool.errors import DevtoolError, explain
-from devtool.files import write_whole
+from devtool.errors import DevtoolError, error_from
+from devtool.files import write_atomic
 
 # As pyxla.benchmark.run.SCHEMA; a test compares them.
 SCHEMA = 1
@@ -109,7 +109,7 @@ class Run:
         return self.document["rates"][name]["per_second"]
 
 
-def understand(document: Any) -> Run:
+def parse_run(document: Any) -> Run:
     """The run that a document holds. Raises KeyError, TypeError, ValueError or OverflowError if it holds none."""
     if document["schema"] != SCHEMA:
         raise ValueError(f"schema {document['schema']}")
@@ -143,7 +143,7 @@ def read_run(option: str, path: Path) -> Run:
         message = f"bench: {option}: expected {what}, got what is no whole JSON: {error} in {path}"
         raise DevtoolError(message, "it was cut short, or is another file: take one that is whole") from error
     try:
-        return understand(document)
+        return parse_run(document)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         got = f"another schema ({error})" if "schema " in str(error) else f"another document ({_text(error)})"
         message = f"bench: {option}: expected {what} (schema {SCHEMA}), got {got} in {path}"
@@ -153,9 +153,9 @@ def read_run(option: str, path: Path) -> Run:
 def write_run(path: Path, run: Run) -> None:
     """Writes the run, whole or not at all."""
     try:
-        write_whole(path, json.dumps(run.document, indent=1) + "\n")
+        write_atomic(path, json.dumps(run.document, indent=1) + "\n")
     except OSError as error:
-        raise explain("bench", error) from error
+        raise error_from("bench", error) from error
 
 
 def _case(entry: dict[str, Any], rates: dict[str, float]) -> Case:

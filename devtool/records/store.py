@@ -17,8 +17,8 @@ from typing import Any
 import click
 
 from devtool import project
-from devtool.errors import DevtoolError, explain
-from devtool.files import write_whole
+from devtool.errors import DevtoolError, error_from
+from devtool.files import write_atomic
 from devtool.records.run_file import Run, read_run
 
 # Of the file of a test run. Another number: what reads it must change.
@@ -153,7 +153,7 @@ def _tests(document: dict[str, Any], op: str) -> Tests:
 def _keep(path: Path, document: dict[str, Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(document) + "\n")
+        write_atomic(path, json.dumps(document) + "\n")
     except OSError as error:
-        explain("record", error).show()
+        error_from("record", error).show()
         click.echo(f"\ndevtool report will not know of this run: {path} was not written", err=True)

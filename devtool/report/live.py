@@ -1,8 +1,8 @@
 """What `devtool report` takes from running ops: schemas, and what XLA makes of a case.
 
 One process for all ops, as torch_xla takes seconds to import: `python -m devtool.report.live OP...`. It prints a line
-of JSON when it begins an op and one when it is done with it, so that `look` knows which one ended the process, and goes
-on with the others in another.
+of JSON when it begins an op and one when it is done with it, so that `probe` knows which one ended the process, and
+goes on with the others in another.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from devtool.errors import DevtoolError
 from devtool.processes import run_lines
 
 
-def look(ops: Sequence[str]) -> dict[str, dict[str, Any]]:
+def probe(ops: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Op folder -> what `_op` found, or a `problem`."""
     found: dict[str, dict[str, Any]] = {}
     while waiting := [op for op in ops if op not in found]:
@@ -51,7 +51,7 @@ def look(ops: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def main(ops: Sequence[str]) -> None:
-    """Looks at the ops and prints what it sees; whatever else is printed goes to stderr."""
+    """Prints what the page shows of each op; whatever else is printed goes to stderr."""
     # Before torch_xla is imported: it guesses otherwise, and says so.
     os.environ.setdefault("PJRT_DEVICE", "CPU")
     from pyxla.benchmark.__main__ import own_stdout

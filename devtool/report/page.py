@@ -15,12 +15,12 @@ import click
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from devtool import project
-from devtool.errors import FAILED, DevtoolError, explain
-from devtool.files import require_place, write_whole
+from devtool.errors import FAILED, DevtoolError, error_from
+from devtool.files import require_writable, write_atomic
 from devtool.hlo.svg import STYLE
 from devtool.records.run_file import Run
 from devtool.records.store import fingerprint, read_benches, read_tests
-from devtool.report.live import look
+from devtool.report.live import probe
 from devtool.report.sass import find_cuobjdump, read_kernels
 from devtool.report.view import MIX, has_tests, history_view, sass_view, speed_views, tests_view
 
@@ -38,17 +38,17 @@ def write_report(names: Sequence[str], output: Path) -> None:
         DevtoolError: no such op, or no place for the page. What is wrong with one op stands in the page.
     """
     ops = project.select_ops("report", names)
-    require_place("report: --output", output, FAILED)
+    require_writable("report: --output", output, FAILED)
     click.echo(f"report: looks at {', '.join(ops)}", err=True)
-    live, machine_code = _look(ops)
+    live, machine_code = _probe(ops)
     runs, foreign = read_benches()
     entries = [_entry(op, live[op], machine_code[op], runs) for op in ops]
     # A page is for others too, who have other folders.
     text = _render(entries, foreign).replace(f"{project.root()}/", "")
     try:
-        write_whole(output, text)
+        write_atomic(output, text)
     except OSError as error:
-        raise explain("report", error) from error
+        raise error_from("report", error) from error
     count = f"{len(ops)} op{'s' * (len(ops) != 1)}"
     click.echo(f"report: wrote {output}: {count}, {len(text.encode()) / 1e3:.0f} kB", err=True)
     commands = dict.fromkeys(line["command"] for entry in entries for line in entry["missing"])
@@ -58,13 +58,13 @@ def write_report(names: Sequence[str], output: Path) -> None:
             click.echo(f"  {command}", err=True)
 
 
-def _look(ops: Sequence[str]) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+def _probe(ops: Sequence[str]) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
     """What the ops and their libraries show; two libraries are disassembled at a time while the ops run."""
     stop = threading.Event()
     with ThreadPoolExecutor(2) as pool:
         sass = pool.map(lambda op: _sass(op, stop), ops)
         try:
-            return look(ops), dict(zip(ops, sass, strict=True))
+            return probe(ops), dict(zip(ops, sass, strict=True))
         finally:
             stop.set()
             pool.shutdown(cancel_futures=True)

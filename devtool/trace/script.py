@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from devtool.errors import FAILED, INTERRUPTED, MISUSED, DevtoolError
-from devtool.files import require_place, write_whole
+from devtool.files import require_writable, write_atomic
 from devtool.hlo.xla_flags import dumping
 from devtool.processes import run_through
 
@@ -66,7 +66,7 @@ def _require(script: str, json_file: str | None) -> None:
         message = f"trace: SCRIPT: expected a Python file, got {got} {script}"
         raise DevtoolError(message, "devtool trace [OPTIONS] SCRIPT [ARGS]", MISUSED)
     if json_file not in (None, "-"):
-        require_place("trace: --json", Path(json_file))
+        require_writable("trace: --json", Path(json_file))
 
 
 def _environment(folder: Path, *, ir: bool, op_seconds: float) -> tuple[dict[str, str], dict[str, Path]]:
@@ -119,4 +119,4 @@ def _show(report: dict[str, Any], json_file: str | None, *, metrics: bool) -> No
     if json_file == "-":
         click.echo(json.dumps(report, indent=1))
     elif json_file:
-        write_whole(Path(json_file), json.dumps(report, indent=1) + "\n")
+        write_atomic(Path(json_file), json.dumps(report, indent=1) + "\n")

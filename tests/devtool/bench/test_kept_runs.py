@@ -16,7 +16,7 @@ from devtool.bench import compare, plot, table
 from devtool.bench.compare import compare_runs, shift
 from devtool.errors import DevtoolError
 from devtool.records import run_file
-from devtool.records.run_file import read_run, understand, write_run
+from devtool.records.run_file import parse_run, read_run, write_run
 from tests.bench_run import assert_is_picture, document, run
 
 # Files.
@@ -194,8 +194,8 @@ def test_case_or_layer_that_is_lost():
     del less["cases"][1]
     del less["cases"][0]["layers"][2]
     with pytest.raises(DevtoolError, match="got none of rms_norm small xla step, rms_norm large"):
-        compare.check_cases(run(), understand(less), selected=False)
-    compare.check_cases(run(), understand(less), selected=True)
+        compare.check_cases(run(), parse_run(less), selected=False)
+    compare.check_cases(run(), parse_run(less), selected=True)
 
 
 def test_other_cases_cannot_be_compared():
@@ -203,13 +203,13 @@ def test_other_cases_cannot_be_compared():
     for case in other["cases"]:
         case["op"] = "simple_add"
     with pytest.raises(DevtoolError, match=r"got one with others \(rms_norm small, rms_norm large\)"):
-        compare.check_cases(run(), understand(other), selected=False)
+        compare.check_cases(run(), parse_run(other), selected=False)
 
 
 def test_new_case_is_said_and_not_judged(capsys):
     more = document()
     more["cases"].append(copy.deepcopy(more["cases"][0]) | {"case": "new"})
-    now = understand(more)
+    now = parse_run(more)
     compare.check_cases(run(), now, selected=False)
     ratios = compare_runs(run(), now, 0.05)
     compare.print_ratios(ratios, run(), now)
@@ -256,7 +256,7 @@ def test_rates(per_second, bound, text):
 def test_remarks_say_what_was_left_out():
     busy = document() | {"load": 3.14}
     busy["rates"]["copy"]["measured"] = [2.5e10, 1.2e10]
-    text = "\n".join(table.remarks(understand(busy)))
+    text = "\n".join(table.remarks(parse_run(busy)))
     assert "not timed: flashinfer decode (1 of 2 cases): for CUDA only" in text
     assert "by a sample of rows, the others only searched for NaN: 1 of 2 cases" in text
     assert "the machine's speed changed: copy rate 25.0 GB/s and 12.0 GB/s before and after" in text
@@ -267,7 +267,7 @@ def test_remarks_say_what_was_left_out():
 def test_picture(tmp_path, cases):
     drawn = document()
     drawn["cases"] = [copy.deepcopy(drawn["cases"][n % 2]) | {"case": f"case-{n}"} for n in range(cases)]
-    plot.plot_run(understand(drawn), tmp_path / "run.png")
+    plot.plot_run(parse_run(drawn), tmp_path / "run.png")
     assert_is_picture(tmp_path / "run.png")
 
 
@@ -275,7 +275,7 @@ def test_picture_of_nothing(tmp_path):
     """All was refused."""
     empty = document()
     empty["cases"] = [case | {"layers": [], "refused": "wrong"} for case in empty["cases"]]
-    plot.plot_run(understand(empty), tmp_path / "run.png")
+    plot.plot_run(parse_run(empty), tmp_path / "run.png")
     assert_is_picture(tmp_path / "run.png")
 
 

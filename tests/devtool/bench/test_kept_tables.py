@@ -10,7 +10,7 @@ from devtool import project
 from devtool.bench.kept import BEGIN, END, keep, read_kept, write_tables
 from devtool.commands.bench import bench
 from devtool.errors import DevtoolError
-from devtool.records.run_file import read_run, understand
+from devtool.records.run_file import parse_run, read_run
 from tests.conftest import ROOT
 
 MEASUREMENTS = ROOT / "docs/measurements.md"
@@ -82,7 +82,7 @@ def test_kept_runs_name_no_path():
 
 
 def test_keep_has_the_median_and_spread_of_the_samples(kept):
-    run = understand(document())
+    run = parse_run(document())
     (path,) = keep(run)
     assert path == kept / "docs/bench/nvidia-x1/an_op.json"
     (case,) = read_run("--load", path).cases
@@ -94,7 +94,7 @@ def test_keep_has_the_median_and_spread_of_the_samples(kept):
 
 
 def test_table_has_time_share_baseline_and_command(kept):
-    keep(understand(document()))
+    keep(parse_run(document()))
     target = kept / "page.md"
     target.write_text(f"before\n{BEGIN}\nold\n{END}\nbehind\n")
     write_tables(target)
@@ -107,7 +107,7 @@ def test_table_has_time_share_baseline_and_command(kept):
 
 
 def test_a_run_with_wrong_numbers_is_not_kept(kept):
-    run = understand(document(refused="an_op: expected 1, got 2"))
+    run = parse_run(document(refused="an_op: expected 1, got 2"))
     with pytest.raises(DevtoolError, match="expected a run with right numbers, got wrong ones in an_op bf16-8"):
         keep(run)
     assert not (kept / "docs").exists()

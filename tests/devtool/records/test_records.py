@@ -104,7 +104,7 @@ def test_disk_that_refuses_a_record_is_said_and_ends_nothing(kernels, capfd):
 def test_history_is_in_the_order_of_its_dates(kernels):
     late, early = bench_run.document(), bench_run.document(raw=2.0) | {"date": "2025-01-01T00:00:00+01:00"}
     for document in (late, early, late):
-        keep_bench(bench_run.understand(document))
+        keep_bench(bench_run.parse_run(document))
     runs, problems = read_benches()
     assert problems == [] and [run.document for run in runs] == [early, late]
     (view,) = report_view.speed_views("rms_norm", runs, "digest")
@@ -222,7 +222,7 @@ def test_roofline_holds_all_marks_whatever_the_rates(copy, matrix):
     """A busy machine can measure its rates lower than what a kernel reaches a second later."""
     document = bench_run.document()
     document["rates"]["copy"]["per_second"], document["rates"]["matrix"]["per_second"] = copy, matrix
-    plot = plots.roofline(bench_run.understand(document), "label")
+    plot = plots.roofline(bench_run.parse_run(document), "label")
     marks = re.findall(r'class="series s\d" transform="translate\(([\d.-]+) ([\d.-]+)\)', plot)
     assert len(marks) == 10 and all(62 < float(x) < 604 and 5 < float(y) < 262 for x, y in marks)
 
@@ -274,7 +274,7 @@ def test_bench_that_moves_nothing_is_shown_and_drawn(tmp_path):
     """An input without elements: operations per byte are no number, which ended the page and the picture."""
     document = bench_run.document()
     document["cases"][0]["bytes"] = 0
-    run = bench_run.understand(document)
+    run = bench_run.parse_run(document)
     (view,) = report_view.speed_views("rms_norm", [run], "digest")
     assert "large, raw" in view["plot"] and "small, raw" not in view["plot"]
     plot_run(run, tmp_path / "run.png")
