@@ -85,6 +85,15 @@ def run_captured(
     return subprocess.CompletedProcess(command, child.returncode, output, errors)
 
 
+def how_it_ended(status: int) -> str:
+    """The end of a program whose exit status is not 0, for an error: "crashed (SIGSEGV)", "failed (exit status 1)"."""
+    if status >= 0:
+        return f"failed (exit status {status})"
+    number = signal.Signals(-status)
+    killed = number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    return f"{'was killed' if killed else 'crashed'} ({number.name})"
+
+
 def _end_tree(child: subprocess.Popen) -> None:
     """Ends a program with its own process group, and all that it started.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,7 @@ from devtool.building.build import Options, build_ops
 from devtool.building.preload import preload
 from devtool.device import pick_device
 from devtool.errors import MISUSED, DevtoolError, unknown
-from devtool.processes import run_lines
+from devtool.processes import how_it_ended, run_lines
 from devtool.records.run_file import Run, parse_run
 from devtool.records.store import fingerprint
 
@@ -52,7 +51,7 @@ def measure(selection: Selection, options: Options, on_device: Callable[[dict], 
         on_device: told what the device is before anything is timed; it may raise.
 
     Raises:
-        DevtoolError: no such op, bench or device, a failed build, or a measurement that did not come to its end.
+        DevtoolError: no such op, bench or device, a failed build, or a measuring process that failed.
     """
     reader = _Reader(on_device)
     sources = {op: fingerprint(op) for op in project.select_ops("bench", selection.ops)}
@@ -121,10 +120,10 @@ def _require_end(status: int, reader: _Reader, said: IO[str]) -> None:
         raise DevtoolError(problem["message"], problem["hint"] or "devtool doctor")
     said.seek(0)
     click.echo(said.read(), err=True, nl=False)
-    got, hint = f"exit status {status} (see above)", "look at the message above"
+    hint = "read the message above"
     if status < 0:
-        got, hint = signal.Signals(-status).name, "devtool test --sanitize address finds reads and writes out of bounds"
-    raise DevtoolError(f"bench: {reader.doing}: expected it to come to its end, got {got}", hint)
+        hint = "devtool test --sanitize address finds reads and writes out of bounds"
+    raise DevtoolError(f"bench: {reader.doing}: the measuring process {how_it_ended(status)}", hint)
 
 
 def _no_benches(selection: Selection) -> None:

@@ -25,11 +25,11 @@ from devtool.processes import locate, run_lines
 
 # What the user may set beside our options; another value means another configuration.
 _ENVIRONMENT = ("CXX", "CXXFLAGS", "LDFLAGS", "CUDACXX", "CUDAFLAGS", "CUDAHOSTCXX", "CMAKE_CXX_COMPILER_LAUNCHER")
-# What a compiler or CMake says -> what was expected, and the hint.
+# What a compiler or CMake says -> the cause, and the hint.
 _SYMPTOMS = (
-    ("No space left on device|Disk quota exceeded|File too large", "room on the disk", "free some space"),
-    ("Read-only file system|Permission denied", "a writable tree", "make it writable, or copy the tree elsewhere"),
-    ("Killed signal|[Oo]ut of memory|[Cc]annot allocate memory", "enough memory", "build one op at a time"),
+    ("No space left on device|Disk quota exceeded|File too large", "the disk is full", "free some space"),
+    ("Read-only file system|Permission denied", "the tree is read-only", "make it writable, or copy it elsewhere"),
+    ("Killed signal|[Oo]ut of memory|[Cc]annot allocate memory", "the memory is used up", "build one op at a time"),
 )  # fmt: skip
 
 
@@ -183,9 +183,9 @@ def in_wheel(package: str, name: str) -> list[Path]:
 
 
 def _failure(what: str, expected: str, got: str, output: str, hint: str) -> DevtoolError:
-    for pattern, needed, fix in _SYMPTOMS:
+    for pattern, cause, fix in _SYMPTOMS:
         if match := re.search(pattern, output):
-            return DevtoolError(f"build: {what}: expected {needed}, got {match[0]!r} (see above)", fix)
+            return DevtoolError(f"build: {what}: {cause} ({match[0]!r}, see above)", fix)
     return DevtoolError(f"build: {what}: expected {expected}, got {got}", hint)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from devtool.doctor.python import Problem
-from devtool.processes import run_captured
+from devtool.processes import how_it_ended, run_captured
 
 
 class Processes:
@@ -44,7 +43,7 @@ class Processes:
             got = "; ".join(f"{name}: {reason}" for name, reason in refused)
             raise Problem(f"expected libraries that can be loaded, got {got}", "take it out of LD_PRELOAD")
         if done.returncode:
-            raise Problem(f"expected an answer, got {_end(done)}", hint)
+            raise Problem(f"the process that checks {_end(done)}", hint)
         answer = json.loads(done.stdout)
         if "problem" in answer:
             raise Problem(answer["problem"], answer["hint"] or hint)
@@ -57,7 +56,7 @@ class Processes:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise Problem(f"expected {command[0]} to run, got {error}", hint) from None
         if done.returncode:
-            raise Problem(f"expected {' '.join(command)} to work, got {_end(done)}", hint)
+            raise Problem(f"{' '.join(command)} {_end(done)}", hint)
         return done.stdout
 
     def environment(self) -> dict[str, str]:
@@ -67,6 +66,4 @@ class Processes:
 
 def _end(done: subprocess.CompletedProcess) -> str:
     """How a program ended, and the last that it said."""
-    status = done.returncode
-    end = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-    return ": ".join([end, *done.stderr.strip().splitlines()[-1:]])
+    return ": ".join([how_it_ended(done.returncode), *done.stderr.strip().splitlines()[-1:]])

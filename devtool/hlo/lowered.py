@@ -82,7 +82,7 @@ def inspect_script(script: Path, arguments: Sequence[str]) -> Any:
         arguments: of the script.
 
     Raises:
-        DevtoolError: there is no such file, the script did not come to its end, or XLA compiled nothing.
+        DevtoolError: there is no such file, the script failed, or XLA compiled nothing.
     """
     if not script.is_file():
         raise DevtoolError(f"hlo: SCRIPT: expected a Python file, got none at {script}", "correct the path", MISUSED)
@@ -145,18 +145,17 @@ def _run(script: Path, arguments: Sequence[str]) -> None:
         if isinstance(error.code, str):
             click.echo(error.code, err=True)
         if error.code not in (None, 0):
-            raise _ended_early(script, f"exit status {1 if isinstance(error.code, str) else error.code}") from None
+            status = 1 if isinstance(error.code, str) else error.code
+            raise _ended_early(script, f"failed (exit status {status})") from None
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         _show(error, script)
-        raise _ended_early(script, type(error).__name__) from None
+        raise _ended_early(script, f"raised {type(error).__name__}") from None
 
 
 def _ended_early(script: Path, what: str) -> DevtoolError:
-    return DevtoolError(
-        f"hlo: {script}: expected it to come to its end, got {what} (see above)", f"python {script} should work first"
-    )
+    return DevtoolError(f"hlo: {script}: the script {what} (see above)", f"python {script} should work first")
 
 
 def _show(error: BaseException, script: Path) -> None:

@@ -33,7 +33,7 @@ class Tests:
         date: when it ended, ISO 8601.
         device: "cpu" or "cuda", and its name.
         sources: fingerprint of the op's folder when it began.
-        ended: why it did not come to its end, or None.
+        ended: how it ended early, or None.
         outcomes: of each test, by its name in the op's folder.
         checks: records of pyxla.testing.
     """
@@ -79,7 +79,7 @@ def keep_tests(
         status: pytest's exit status; below 0 the signal that ended it.
         device: kind and, where it is known, name.
         checks: what the checks of all ops left behind; `test` names the test.
-        outcomes: of each test; None: pytest did not come to its end.
+        outcomes: of each test; None: pytest ended early.
     """
     ended = None
     if outcomes is None or status < 0:

@@ -11,7 +11,6 @@ import importlib
 import inspect
 import json
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from typing import Any
 
 from devtool import project
 from devtool.errors import DevtoolError
-from devtool.processes import run_lines
+from devtool.processes import how_it_ended, run_lines
 
 
 def probe(ops: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -40,13 +39,10 @@ def probe(ops: Sequence[str]) -> dict[str, dict[str, Any]]:
             status = run_lines(command, read, os.environ | {"LC_ALL": "C"}, project.root(), said)
             said.seek(0)
             last = said.read().strip().rpartition("\n")[2]
-        got = signal.Signals(-status).name if status < 0 else f"exit status {status}: {last}"
+        end = how_it_ended(status) + f": {last}" * (status >= 0)
         # The one that it had begun; all that are left, if it did not come so far.
         for op in [op for op in begun or waiting if op not in found]:
-            found[op] = {
-                "op": op,
-                "problem": f"report: {op}: expected the process that runs it to come to its end, got {got}",
-            }
+            found[op] = {"op": op, "problem": f"report: {op}: the process that runs the op {end}"}
     return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import sys
 import tempfile
 from collections import Counter
@@ -19,7 +18,7 @@ from devtool.building.build import Options, build_ops
 from devtool.building.preload import preload
 from devtool.device import pick_device
 from devtool.errors import FAILED, MISUSED, DevtoolError
-from devtool.processes import locate, run_through
+from devtool.processes import how_it_ended, locate, run_through
 from devtool.records.store import fingerprint, keep_tests
 from devtool.testing.table import print_table
 
@@ -68,7 +67,7 @@ def run_tests(
             which the tool sees no access that goes astray.
 
     Raises:
-        DevtoolError: no such op, no test file, no such device, a failed build, tests that did not come to an end, or
+        DevtoolError: no such op, no test file, no such device, a failed build, a crash of pytest, or
             something that compute-sanitizer found.
     """
     ops = project.select_ops("test", names)
@@ -164,10 +163,10 @@ def _require_results(
             raise DevtoolError(message, _command_for_all(names))
         raise DevtoolError("test: pytest: expected a test, got none with these arguments", "leave out -k or -m")
     if counts is None or status < 0:  # also one that died after its last test
-        got, hint = f"exit status {status} before its end", "look at the message above"
+        hint = "read the message above"
         if status < 0:
             command = " ".join(["devtool test", *names, "--sanitize address"])
-            got, hint = signal.Signals(-status).name, f"{command} finds reads and writes out of bounds"
+            hint = f"{command} finds reads and writes out of bounds"
         elif options.sanitize:
             hint = "the sanitizer's report is above"
-        raise DevtoolError(f"test: pytest: expected it to come to its end, got {got}", hint)
+        raise DevtoolError(f"test: pytest {how_it_ended(status)} before its end", hint)

@@ -17,7 +17,7 @@ import click
 from devtool.errors import FAILED, INTERRUPTED, MISUSED, DevtoolError
 from devtool.files import require_writable, write_atomic
 from devtool.hlo.xla_flags import dumping
-from devtool.processes import run_through
+from devtool.processes import how_it_ended, run_through
 
 
 def trace_script(
@@ -51,7 +51,7 @@ def trace_script(
         _show(report, json_file, metrics=metrics)
     exit_code = 128 - status if status < 0 else status
     if killed:
-        message = f"trace: script: expected it to come to its end, got {killed}"
+        message = f"trace: {script}: the script {how_it_ended(status)}"
         seen = "the report is of what happened before" if report["graphs"] else "nothing had run on XLA by then"
         raise DevtoolError(message, seen, exit_code)
     if not report["graphs"]:

@@ -240,8 +240,8 @@ def test_disk_that_takes_nothing(tmp_path, what):
     with tree_on_a_bad_disk(tmp_path, what) as tree:
         result = tree.run("build", PYTHONDONTWRITEBYTECODE="1")
     expected, hint = {
-        "full": ("expected room", "free some space"),
-        "read-only": ("expected a writable tree", "make it writable"),
+        "full": ("the disk is full", "free some space"),
+        "read-only": ("read-only", "make it writable"),
     }[what]
     assert result.returncode == 1
     assert expected in result.stderr and f"\n\nhint: {hint}" in result.stderr, result.stderr
@@ -255,7 +255,7 @@ def test_disk_that_fills_up_while_compiling(tree):
     said = "/build/one_ffi.cc:1: fatal error: error writing to /build/x.s: No space left on device\n"
     error = _failure("one", "it to build", "errors in one/one_ffi.cc", said, "correct it")
     assert error.message == (
-        "build: one: expected room on the disk, got 'No space left on device' (see above)\n\nhint: free some space"
+        "build: one: the disk is full ('No space left on device', see above)\n\nhint: free some space"
     )
 
 

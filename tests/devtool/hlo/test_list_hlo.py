@@ -286,7 +286,7 @@ def test_hlo_of_a_script_that_raises(tree, tmp_path):
         f'Traceback (most recent call last):\n  File "{path}", line 7, in <module>\n    inner()\n'
         f'  File "{path}", line 2, in inner\n    raise ValueError("mine")\n'
     )
-    assert own.startswith(f"hlo: {path}: expected it to come to its end, got ValueError (see above)\n\nhint: ")
+    assert own.startswith(f"hlo: {path}: the script raised ValueError (see above)\n\nhint: ")
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_hlo_of_a_script_that_raises(tree, tmp_path):
     [
         ("print('no XLA')", "expected a script that computes on XLA, got one that left XLA nothing to do"),
         ("import torch, torch_xla\nx = torch.ones(3, device=torch_xla.device()) + 1", "left XLA nothing to do"),
-        ("import sys; sys.exit(3)", "expected it to come to its end, got exit status 3"),
+        ("import sys; sys.exit(3)", "the script failed (exit status 3)"),
         ("import sys; sys.exit('words')", "words\nhlo: "),
         ("def f(:", "SyntaxError: invalid syntax\nhlo: "),
     ],

@@ -242,7 +242,7 @@ def test_package_by_address_is_refused(locked):
 
 @pytest.mark.parametrize(
     ("flags", "size", "message"),
-    [(1, "1m", "lock: disk: expected a writable tree, got"), (0, "4k", "lock: disk: expected room for a file, got")],
+    [(1, "1m", "lock: the folder is read-only ("), (0, "4k", "lock: the disk is full (")],
     ids=["read-only", "full"],
 )
 def test_bad_disk_leaves_all_as_it_was(tree, flags, size, message):

@@ -131,7 +131,7 @@ def test_machine_code(text):
         ("bare", "hlo: bare: expected kernels/bare/cases.py, got none"),
         ("bare", "ModuleNotFoundError: No module named 'pyxla_kernels.bare.bare'"),
         ("bare", "The op has no test file."),
-        ("dies", "report: dies: expected the process that runs it to come to its end, got SIGSEGV"),
+        ("dies", "report: dies: the process that runs the op crashed (SIGSEGV)"),
         ("empty", "hlo: empty: expected a case in CASES of kernels/empty/cases.py, got none hint: kernels/simple_add"),
         ("raises", "ValueError: <b>no</b> cases & no luck"),
         ("raises", "that devtool test wrote (schema 1), got another document: ValueError('schema 7 of raises')"),
@@ -206,7 +206,7 @@ def test_misuse(report_page, arguments, status, message):
 
 
 @pytest.mark.parametrize(
-    ("options", "flags", "message"), [("size=4k", 0, "disk: expected room"), ("size=1m", 1, "--output")]
+    ("options", "flags", "message"), [("size=4k", 0, "the disk is full"), ("size=1m", 1, "--output")]
 )
 def test_disk_that_is_full_or_read_only(report_page, tmp_path, options, flags, message):
     with mounted(tmp_path / "disk", options, flags):

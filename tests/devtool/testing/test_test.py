@@ -164,9 +164,8 @@ def test_crash_is_named(tree):
     write_test(tree, "import os, signal\ndef test_crashes(): os.kill(os.getpid(), signal.SIGSEGV)\n")
     result = tree.run("test", "tiny")
     assert result.returncode == 1
-    assert (
-        "test: pytest: expected it to come to its end, got SIGSEGV\n\nhint: devtool test tiny --sanitize address"
-        in (result.stderr)
+    assert "test: pytest crashed (SIGSEGV) before its end\n\nhint: devtool test tiny --sanitize address" in (
+        result.stderr
     )
 
 
@@ -175,7 +174,7 @@ def test_crash_behind_the_last_test_is_named(tree):
     write_test(tree, "import atexit, os\natexit.register(os.abort)\ndef test_passes(): pass\n")
     result = tree.run("test", "tiny")
     assert result.returncode == 1
-    assert "test: pytest: expected it to come to its end, got SIGABRT\n\nhint: devtool test tiny" in result.stderr
+    assert "test: pytest crashed (SIGABRT) before its end\n\nhint: devtool test tiny" in result.stderr
     record = json.loads((tree.root / "build/records/test/tiny-cpu.json").read_text())
     assert record["ended"] == "signal 6" and record["outcomes"] == {"test_tiny.py::test_passes": "passed"}
 
@@ -225,4 +224,4 @@ def test_write_past_the_end_is_found(tree):
     assert result.returncode == 1
     line = text[: text.index("out[i] = ")].count("\n") + 1
     assert f"SUMMARY: AddressSanitizer: heap-buffer-overflow too_far/too_far_host.cc:{line} in" in result.stderr
-    assert "test: pytest: expected it to come to its end, got exit status 1 before its end" in result.stderr
+    assert "test: pytest failed (exit status 1) before its end" in result.stderr

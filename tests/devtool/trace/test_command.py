@@ -235,7 +235,7 @@ def test_a_script_that_is_killed(tmp_path):
     result = trace(tmp_path, "script.py")
     assert result.returncode == 128 + signal.SIGKILL
     assert "1 compilation, 1 execution" in result.stderr and "note: the process left no record" in result.stderr
-    assert "trace: script: expected it to come to its end, got SIGKILL\n\nhint: " in result.stderr
+    assert "trace: script.py: the script was killed (SIGKILL)\n\nhint: " in result.stderr
 
 
 @pytest.mark.parametrize(
