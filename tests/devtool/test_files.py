@@ -67,7 +67,7 @@ def test_commands_ask_before_they_work(tmp_path, monkeypatch, where, arguments):
     def work(*arguments, **options):
         raise AssertionError("works before it knows that there is a place for the result")
 
-    works = ("bench.measure.measure", "hlo.lowered.inspect_script", "trace.script.run_through", "report.page._probe")
+    works = ("bench.session.measure", "hlo.lowered.inspect_script", "trace.script.run_through", "report.page._probe")
     for name in works:
         monkeypatch.setattr(f"devtool.{name}", work)
     monkeypatch.chdir(tmp_path)
