@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from devtool import nix
+from devtool.release import nix
 
 ROOT = Path(__file__).resolve().parent.parent
 SYSTEM = "x86_64-linux"

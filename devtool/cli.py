@@ -22,7 +22,7 @@ from devtool.commands.run_artifact import run_artifact
 from devtool.commands.test import test
 from devtool.commands.trace import trace
 from devtool.commands.verify import verify
-from devtool.errors import INTERRUPTED, MISUSED, DevtoolError, explain
+from devtool.errors import INTERRUPTED, MISUSED, DevtoolError, error_from
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -77,6 +77,6 @@ def main() -> None:
         if error.errno == errno.EPIPE:  # the reader of our output has seen enough
             sys.stdout = None
             sys.exit(1)
-        failure = explain("devtool", error)
+        failure = error_from("devtool", error)
         failure.show()
         sys.exit(failure.exit_code)

@@ -12,7 +12,7 @@ FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
 
 class DevtoolError(click.ClickException):
-    """`where: argument: expected X, got Y`, a blank line, `hint: what to do`.
+    """`where: argument: expected X, got Y`, or what the system did; a blank line, `hint: what to do`.
 
     Args:
         message: the first line; further lines may show the place.
@@ -37,12 +37,12 @@ def unknown(where: str, argument: str, what: str, got: str, known: Iterable[str]
     return DevtoolError(message, f"did you mean {near[0]}?" if near else otherwise, MISUSED)
 
 
-def explain(where: str, error: OSError) -> DevtoolError:
+def error_from(where: str, error: OSError) -> DevtoolError:
     """What the operating system refused: most often a full disk or a tree that cannot be written."""
     got = f"{error.strerror}: {error.filename or 'no file named'}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return DevtoolError(f"{where}: disk: expected room for a file, got {got}", "free some space, then try again")
+        return DevtoolError(f"{where}: the disk is full ({got})", "free some space, then try again")
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         hint = "make it writable, or copy the tree elsewhere"
-        return DevtoolError(f"{where}: disk: expected a writable tree, got {got}", hint)
-    return DevtoolError(f"{where}: file: expected to read and write it, got {got}", "look at the file named above")
+        return DevtoolError(f"{where}: the folder is read-only ({got})", hint)
+    return DevtoolError(f"{where}: a file cannot be read or written ({got})", "check the file named above")

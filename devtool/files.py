@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from devtool.errors import MISUSED, DevtoolError
 
 
-def require_place(option: str, path: Path, exit_code: int = MISUSED) -> None:
+def require_writable(option: str, path: Path, exit_code: int = MISUSED) -> None:
     """Checks that a file could be written.
 
     Args:
@@ -28,7 +30,7 @@ def require_place(option: str, path: Path, exit_code: int = MISUSED) -> None:
         raise DevtoolError(message, "name another file", exit_code)
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomic(path: Path, text: str) -> None:
     """Writes the file, and leaves what was there as it was if that fails; a link, a pipe or a device stays one.
 
     Raises:
@@ -37,14 +39,20 @@ def write_whole(path: Path, text: str) -> None:
     if _is_stream(path):
         path.write_text(text, encoding="utf-8")
         return
-    path = path.resolve()
+    with replacing(path.resolve()) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file beside `path` to write, which takes its place at the end of the block, and is removed if that fails."""
     unfinished = path.with_name(f".{path.name}.new")
     try:
-        unfinished.write_text(text, encoding="utf-8")
+        yield unfinished
         unfinished.replace(path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
+    finally:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
 
 
 def _is_stream(path: Path) -> bool:

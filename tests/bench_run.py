@@ -4,8 +4,8 @@ import random
 import struct
 from pathlib import Path
 
-from devtool import bench_file
-from devtool.bench_file import Run, understand
+from devtool.records import run_file
+from devtool.records.run_file import Run, parse_run
 
 
 def document(**times: float) -> dict:
@@ -22,7 +22,7 @@ def document(**times: float) -> dict:
     control = layer("control", 0.05)["seconds"]
     case = {"op": "rms_norm", "bytes": 10**7, "operations": 10**6, "checked": "all", "error": 0.5, "control": control}
     return {
-        "schema": bench_file.SCHEMA,
+        "schema": run_file.SCHEMA,
         "rounds": 20,
         "date": "2026-11-21T12:00:00+00:00",
         "device": {"kind": "cpu", "name": "A processor", "threads": 2},
@@ -36,7 +36,7 @@ def document(**times: float) -> dict:
 
 def run(**times: float) -> Run:
     """As the document says."""
-    return understand(document(**times))
+    return parse_run(document(**times))
 
 
 def assert_is_picture(path: Path) -> None:

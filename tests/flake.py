@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from devtool import nix
+from devtool.release import nix
 from tests.conftest import ROOT
 
 SYSTEMS = ("x86_64-linux", "aarch64-linux")

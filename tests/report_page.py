@@ -7,8 +7,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.devtool.report.test_sass import assemble
 from tests.devtool_tree import Tree
-from tests.report.test_sass import assemble
 
 OPS = ("bare", "dies", "empty", "raises", "simple_add")
 # Ends the process that looks at the op; one that only raises. `bare` was never built and has no Python file.

@@ -1,4 +1,4 @@
-"""The scripts that tests/trace/test_command.py runs. `# name` marks a line that a report must give."""
+"""The scripts that tests/devtool/trace/test_command.py runs. `# name` marks a line that a report must give."""
 
 # One for all, for torch_xla takes seconds to start.
 SCRIPT = """

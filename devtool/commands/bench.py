@@ -67,50 +67,19 @@ def bench(
     \b
     A kernel with wrong numbers is not timed: exit status 1.
     """
-    from devtool.bench import Selection, list_benches, measure, require_right_numbers
-    from devtool.bench_compare import check_cases, check_device, compare_runs, print_ratios, require_no_regression
-    from devtool.bench_file import read_run, write_run
-    from devtool.bench_kept import keep, write_tables
-    from devtool.bench_plot import check_plot, plot_run
-    from devtool.bench_table import print_run
-    from devtool.building import Options
-    from devtool.files import require_place
-    from devtool.project import root
-    from devtool.records import keep_bench
+    from devtool.bench.measure import Selection
+    from devtool.bench.session import Files, show_benches, show_run, update_tables
+    from devtool.building.build import Options
 
-    if load_file and (ops or cases or layers or list_cases):
+    selected = bool(ops or cases or layers or list_cases)
+    if load_file and selected:
         raise click.UsageError("--load shows a whole run: leave out OP, --case, --layer and --list")
-    if table and (ops or cases or layers or list_cases or json_file or plot_file or compare_file):
+    if table and (selected or json_file or plot_file or compare_file):
         raise click.UsageError("--table measures nothing: give it no OP and no option but --load")
-    if table:
-        if load_file:
-            keep(read_run("--load", load_file))
-        write_tables(root() / "docs/measurements.md")
-        return
     selection = Selection(ops, cases, layers, device, rounds)
-    if list_cases:
-        for entry in list_benches(selection):
-            click.echo(f"{entry['op']}\t{entry['case']}\t{entry['why']}")
-        return
-    before = read_run("--compare", compare_file) if compare_file else None
-    if json_file:
-        require_place("bench: --json", json_file)
-    if plot_file:
-        check_plot(plot_file)
-    if load_file:
-        run = read_run("--load", load_file)
+    if table:
+        update_tables(load_file)
+    elif list_cases:
+        show_benches(selection)
     else:
-        run = measure(selection, Options(cuda), lambda about: check_device(before, about) if before else None)
-        keep_bench(run)
-    if json_file:
-        write_run(json_file, run)
-    print_run(run)
-    if plot_file:
-        plot_run(run, plot_file)
-    require_right_numbers(run)
-    if before:
-        check_device(before, run.document["device"])
-        check_cases(before, run, selected=bool(cases or layers))
-        ratios = compare_runs(before, run, noise / 100)
-        print_ratios(ratios, before, run)
-        require_no_regression(ratios)
+        show_run(selection, Options(cuda), Files(json_file, plot_file, compare_file, load_file), noise / 100)

@@ -29,7 +29,7 @@ def build(ops: tuple[str, ...], clean: bool, configure_only: bool, cuda: str, sa
     Example: devtool build rms_norm
     """
     from devtool import project
-    from devtool.building import Options, build_ops, configure
+    from devtool.building.build import Options, build_ops, configure
 
     if configure_only:
         click.echo(configure(Options(cuda, sanitize)))

@@ -18,7 +18,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     import dataclasses
     import json
 
-    from devtool.doctor import FAILED, Doctor, print_lines
+    from devtool.doctor.checks import FAILED, Doctor, print_lines
 
     lines = Doctor().examine()
     if as_json:

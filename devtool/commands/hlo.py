@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from devtool.commands.build import cuda_option
-from devtool.hlo_output import GPUS, STAGES
+from devtool.hlo.output import GPUS, STAGES
 
 
 @click.command(context_settings={"allow_interspersed_args": True})
@@ -42,15 +42,16 @@ def hlo(
     Prints the custom calls that XLA runs, what is fused next to them, the copies that XLA adds and
     why, and the memory plan; of an op also the module that XLA is given. Needs no XLA_FLAGS.
     """
-    from devtool import hlo_output, project
-    from devtool.building import Options, build_ops
-    from devtool.files import require_place
-    from devtool.lowered import compile_for, inspect_case, inspect_script, load_cases, select_case
+    from devtool import project
+    from devtool.building.build import Options, build_ops
+    from devtool.files import require_writable
+    from devtool.hlo import output
+    from devtool.hlo.lowered import compile_for, inspect_case, inspect_script, load_cases, select_case
 
     if sum([stage is not None, diff, as_json]) > 1:
         raise click.UsageError("--stage, --diff and --json exclude each other")
     if graph:
-        require_place("hlo: --graph", graph)
+        require_writable("hlo: --graph", graph)
     if target.endswith(".py") or "/" in target:
         if case_name or list_cases:
             raise click.UsageError("a script has no cases")
@@ -71,13 +72,13 @@ def hlo(
     if gpu:
         seen = compile_for(seen, gpu)
     if graph:
-        hlo_output.write_graph(seen, graph, stage or "after")
+        output.write_graph(seen, graph, stage or "after")
     if as_json:
-        hlo_output.print_json(seen)
+        output.print_json(seen)
     elif diff:
-        hlo_output.print_diff(seen)
+        output.print_diff(seen)
     elif stage:
-        hlo_output.print_stage(seen, stage)
+        output.print_stage(seen, stage)
     elif not graph:
-        hlo_output.print_report(text, seen)
-    hlo_output.print_calls([call.target for call in seen.calls()])
+        output.print_report(text, seen)
+    output.print_calls([call.target for call in seen.calls()])

@@ -16,7 +16,7 @@ def list_ops(as_json: bool) -> None:
     """
     import json
 
-    from devtool.inventory import inventory, print_inventory
+    from devtool.building.inventory import inventory, print_inventory
 
     entries = inventory()
     if as_json:

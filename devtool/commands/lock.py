@@ -15,7 +15,7 @@ def lock(upgrade: bool, check: bool) -> None:
     \b
     Reads requirements/*.in, writes requirements/*.txt and nix/wheels.json: all of them or none.
     """
-    from devtool.lock import lock
+    from devtool.locks.lock import lock
 
     changed = lock(upgrade=upgrade, check=check)
     for name in changed:

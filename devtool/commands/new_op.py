@@ -43,14 +43,15 @@ def new_op(
     SCHEMA is what torch.library writes. Arguments: Tensor, Tensor?, Tensor(a!) (updated in place),
     int, int?, float, float?, bool, str, int[], float[]. Results: Tensor, (Tensor, Tensor), ().
     """
-    from devtool import project, scaffold
-    from devtool.schema import parse_schema
-    from devtool.stub import Op
-    from devtool.wrapped import read_wrapped, refuse_options
+    from devtool import project
+    from devtool.scaffold import op_folder
+    from devtool.scaffold.schema import parse_schema
+    from devtool.scaffold.stub import Op
+    from devtool.scaffold.wrapped import read_wrapped, refuse_options
 
-    scaffold.check_name(name)
+    op_folder.check_name(name)
     parsed = parse_schema(schema)
-    scaffold.check_route(route, parsed)
+    op_folder.check_route(route, parsed)
     if route == "wrap":
         wrapped = read_wrapped(library, symbols, version, licence)
     else:
@@ -58,12 +59,12 @@ def new_op(
         refuse_options(route, library=library, symbol=symbols, version=version, licence=licence)
     op = Op(name, parsed, route, wrapped)
     if dry_run:
-        with scaffold.rendered(op, beside=None) as folder:
+        with op_folder.rendered(op, beside=None) as folder:
             for path in _files(folder):
                 text = f"({path.stat().st_size} bytes)\n" if path.parent.name == "vendor" else path.read_text()
                 click.echo(f"==> kernels/{name}/{path.relative_to(folder)} <==\n{text}")
         return
-    folder = scaffold.write_op(op).relative_to(project.root())
+    folder = op_folder.write_op(op).relative_to(project.root())
     for path in _files(project.root() / folder):
         click.echo(path.relative_to(project.root()))
     gpu, gpu_file = _STEPS[route]

@@ -24,6 +24,6 @@ def nix(nixpkgs: str, arguments: tuple[str, ...]) -> None:
     COMMAND and ARGS are those of Nix: build, develop, run, fmt, flake, ...; check is short for
     flake check. Says which nixpkgs it takes: the pinned one, or nix/host, this machine's tools.
     """
-    from devtool.nix import run_nix
+    from devtool.release.nix import run_nix
 
     run_nix(arguments, nixpkgs)

@@ -20,6 +20,6 @@ def report(ops: tuple[str, ...], output: Path) -> None:
     Shows the last records of devtool test and devtool bench, and runs neither; the page says
     which records are missing or older than the op's sources. Without OP, all ops.
     """
-    from devtool.report import write_report
+    from devtool.report.page import write_report
 
     write_report(ops, output)

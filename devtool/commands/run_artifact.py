@@ -41,7 +41,7 @@ def run_artifact(
     FILE.npz: bfloat16 as uint16 and float8 as uint8, which hold their bits. Random inputs: floats are
     normal, integers are 0, since they are lengths and indices as a rule.
     """
-    from devtool.artifacts import Inputs, print_outcome, run
+    from devtool.release.run_artifact import Inputs, print_outcome, run
 
     outcome = run(file, Inputs(input_path, seed), output_path, force=force, device=device, strict=strict)
     print_outcome(outcome, as_json=as_json)

@@ -53,8 +53,8 @@ def test(
     \b
     Example: devtool test rms_norm --device cuda --sanitize memcheck
     """
-    from devtool.building import Options
-    from devtool.testing import run_tests
+    from devtool.building.build import Options
+    from devtool.testing.run import run_tests
 
     tool = sanitize if sanitize in GPU_SANITIZERS else None
     options = Options(cuda, None if tool else sanitize)

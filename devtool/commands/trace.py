@@ -37,6 +37,6 @@ def trace(
     ops on the CPU, and advice with source lines. The report goes to stderr; the script's own
     output and exit status are as without trace.
     """
-    from devtool.trace import trace_script
+    from devtool.trace.script import trace_script
 
     ctx.exit(trace_script(script, arguments, json_file, ir=ir, metrics=metrics, op_seconds=op_seconds))

@@ -17,8 +17,8 @@ def verify(paths: tuple[str, ...], as_json: bool) -> None:
     """
     import json
 
-    from devtool.verify import print_differences, print_reports
-    from devtool.verify import verify as examine
+    from devtool.release.verify import print_differences, print_reports
+    from devtool.release.verify import verify as examine
 
     reports = examine(paths)
     if as_json:

@@ -1,1 +1,1 @@
-"""pyxla.benchmark and `devtool bench`."""
+"""pyxla.benchmark."""

@@ -1,1 +1,1 @@
-"""The commands of devtool that have no folder of their own here."""
+"""devtool: a folder for each package; the modules beside them here."""

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from devtool.cli import cli
 from devtool.errors import DevtoolError
-from devtool.files import require_place, write_whole
+from devtool.files import require_writable, write_atomic
 
 
 @pytest.mark.parametrize("existing", [None, "before"])
@@ -17,7 +17,7 @@ def test_file_is_replaced_as_a_whole(tmp_path, existing):
     path = tmp_path / "file"
     if existing:
         path.write_text(existing)
-    write_whole(path, "after")
+    write_atomic(path, "after")
     assert path.read_text() == "after" and list(tmp_path.iterdir()) == [path]
 
 
@@ -26,7 +26,7 @@ def test_link_stays_a_link(tmp_path):
     target, link = tmp_path / "there/file", tmp_path / "link"
     link.symlink_to(target)
     for text in ("first", "second"):
-        write_whole(link, text)
+        write_atomic(link, text)
         assert link.is_symlink() and target.read_text() == text
 
 
@@ -37,8 +37,8 @@ def test_pipe_stays_a_pipe(tmp_path):
     said = []
     reader = threading.Thread(target=lambda: said.append(pipe.read_text()))
     reader.start()
-    require_place("report: --output", pipe)
-    write_whole(pipe, "page")
+    require_writable("report: --output", pipe)
+    write_atomic(pipe, "page")
     reader.join(timeout=20)
     assert said == ["page"] and stat.S_ISFIFO(pipe.stat().st_mode)
 
@@ -46,7 +46,7 @@ def test_pipe_stays_a_pipe(tmp_path):
 @pytest.mark.parametrize(("name", "expected"), [("none/run", "in a folder that exists"), ("", "that can be written")])
 def test_place_where_no_file_can_be(tmp_path, name, expected):
     with pytest.raises(DevtoolError, match=f"^bench: --json: expected a file {expected}, got ") as caught:
-        require_place("bench: --json", tmp_path / name)
+        require_writable("bench: --json", tmp_path / name)
     assert caught.value.exit_code == 2
 
 
@@ -67,7 +67,8 @@ def test_commands_ask_before_they_work(tmp_path, monkeypatch, where, arguments):
     def work(*arguments, **options):
         raise AssertionError("works before it knows that there is a place for the result")
 
-    for name in ("bench.measure", "lowered.inspect_script", "trace.run_through", "report._look"):
+    works = ("bench.session.measure", "hlo.lowered.inspect_script", "trace.script.run_through", "report.page._probe")
+    for name in works:
         monkeypatch.setattr(f"devtool.{name}", work)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "script.py").touch()

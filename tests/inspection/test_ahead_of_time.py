@@ -12,7 +12,7 @@ import torch_xla.runtime
 from pyxla_kernels.common.custom_calls import to_xla
 
 import pyxla
-from devtool.hlo_output import GPUS
+from devtool.hlo.output import GPUS
 from pyxla import ArgumentError, LibraryError, PyxlaError, hlo
 from pyxla.hlo import text as hlo_text
 from pyxla.inspection import ahead_of_time

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from devtool.names import op_problem
+from devtool.scaffold.names import op_problem
 from pyxla.library.op_table import read_op_table
 from pyxla.library.source_digest import source_digest
 from tests.devtool_tree import TINY, Tree, needs_nvcc

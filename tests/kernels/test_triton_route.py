@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from devtool.names import argument_problem
+from devtool.scaffold.names import argument_problem
 from tests.conftest import ROOT
 from tests.devtool_tree import Tree, needs_nvcc
 

@@ -30,7 +30,7 @@ def files() -> tuple[Path, ...]:
 
 
 # pytest alone imports these two, and has imported itself and hypothesis' plugin before.
-PYTEST_PLUGINS = {"pyxla/pytest_plugin.py": {"pytest"}, "devtool/pytest_outcomes.py": {"pytest", "hypothesis"}}
+PYTEST_PLUGINS = {"pyxla/pytest_plugin.py": {"pytest"}, "devtool/testing/pytest_outcomes.py": {"pytest", "hypothesis"}}
 
 
 def python_files(folder: str) -> list[Path]:
@@ -179,7 +179,7 @@ def includes(path: Path) -> set[str]:
             if name not in found:
                 found.add(name)
                 own = ROOT / "kernels" / name
-                template = ROOT / "devtool/template/op" / f"{Path(name).name}.jinja"
+                template = ROOT / "devtool/scaffold/template/op" / f"{Path(name).name}.jinja"
                 waiting += [p for p in (own, template) if p.is_file()]
     return found
 

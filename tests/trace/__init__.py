@@ -1,1 +1,1 @@
-"""pyxla.trace and `devtool trace`."""
+"""pyxla.trace."""

@@ -1,0 +1,1 @@
+"""Times ops beside XLA and their peers; compares, draws and keeps the runs."""

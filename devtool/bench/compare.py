@@ -1,0 +1,172 @@
+"""Two runs of `devtool bench` against each other: a ratio with its interval for each case and layer."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import click
+
+from devtool.bench.table import duration
+from devtool.errors import DevtoolError
+from devtool.records.run_file import OURS, Case, Run
+
+# Of a two-sided 99 % interval: a run has some fifty ratios, and one in twenty of these would be wrong by chance.
+_QUANTILE = 2.576
+# The row of what every run writes between two calls.
+CONTROL = "control"
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How much longer a layer takes than it did.
+
+    Attributes:
+        case, layer: which one.
+        before, now: medians in seconds.
+        value: the ratio, now / before.
+        low, high: its 99 % interval.
+        verdict: "slower", "faster" or "" where the difference is within the noise.
+    """
+
+    case: str
+    layer: str
+    before: float
+    now: float
+    value: float
+    low: float
+    high: float
+    verdict: str
+
+
+def shift(before: Sequence[float], now: Sequence[float]) -> tuple[float, float, float]:
+    """The ratio now / before and its 99 % interval, by Hodges and Lehmann: the median of all pairs' ratios.
+
+    The interval holds the ratios that the test of Mann and Whitney would not reject. No assumption on how the times
+    are distributed; one outlier moves nothing.
+
+    Source: Hollander, Wolfe and Chicken, "Nonparametric Statistical Methods", 3rd edition, 2014, section 4.2 and 4.3.
+    """
+    ratios = sorted(math.log(b) - math.log(a) for a in before for b in now)
+    m, n = len(before), len(now)
+    rank = math.floor(m * n / 2 - _QUANTILE * math.sqrt(m * n * (m + n + 1) / 12))
+    if rank < 1:
+        # Too few samples to reject anything.
+        return math.exp(statistics.median(ratios)), 0.0, math.inf
+    return math.exp(statistics.median(ratios)), math.exp(ratios[rank - 1]), math.exp(ratios[-rank])
+
+
+def compare_runs(before: Run, now: Run, noise: float) -> list[Ratio]:
+    """The ratios of all layers that both runs have timed, and in each case of the control.
+
+    A layer is slower if the whole interval lies above what the control explains, and `noise`.
+
+    Args:
+        before, now: the runs, on one device.
+        noise: the smallest change that counts, as a share: what two runs of one kernel may differ by because they are
+            two, beside the speed of the machine.
+    """
+    found = []
+    for case in now.cases:
+        old = _counterpart(before, case)
+        if old is None:
+            continue
+        slower, faster = 1.0, 1.0
+        if old.control and case.control:
+            value, low, high = shift(old.control, case.control)
+            medians = statistics.median(old.control), statistics.median(case.control)
+            found.append(Ratio(f"{case.op} {case.name}", CONTROL, *medians, value, low, high, ""))
+            slower, faster = max(1.0, high), min(1.0, low)
+        for layer in case.layers:
+            was = old.layer(layer.name)
+            if was is None or not layer.seconds:
+                continue
+            value, low, high = shift(was.seconds, layer.seconds)
+            verdict = "slower" if low > slower * (1 + noise) else "faster" if high < faster / (1 + noise) else ""
+            name = f"{case.op} {case.name}"
+            found.append(Ratio(name, layer.name, was.median, layer.median, value, low, high, verdict))
+    return found
+
+
+def check_device(before: Run, about: dict) -> None:
+    """Raises DevtoolError unless the earlier run was on the device that `about` describes."""
+    if before.document["device"] != about:
+        expected, got = (_describe(device) for device in (about, before.document["device"]))
+        message = f"bench: --compare: expected a run on {expected}, got one on {got}"
+        raise DevtoolError(message, "compare runs of one machine; --device chooses")
+
+
+def check_cases(before: Run, now: Run, *, selected: bool) -> None:
+    """Raises DevtoolError if there is nothing to compare, or this run lacks what the earlier one has.
+
+    Args:
+        before, now: the runs.
+        selected: --case or --layer chose what was timed now, and the rest is not missed.
+    """
+    lost = [] if selected else _lost(before, now)
+    if lost:
+        message = f"bench: --compare: expected the cases of the earlier run, got none of {', '.join(lost)}"
+        raise DevtoolError(message, "what was taken out on purpose: keep a new run with --json")
+    if not any(_counterpart(before, case) for case in now.cases):
+        have = ", ".join(f"{case.op} {case.name}" for case in before.cases) or "none"
+        message = f"bench: --compare: expected a run with these cases, got one with others ({have})"
+        raise DevtoolError(message, "devtool bench --json FILE keeps a run with them")
+
+
+def print_ratios(ratios: Sequence[Ratio], before: Run, now: Run) -> None:
+    """Prints the table on stdout."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    click.echo(f"against the run of {before.document['date']}")
+    table = Table(box=SIMPLE_HEAD, padding=0, pad_edge=False)
+    for name in ("case", "layer"):
+        table.add_column(name, no_wrap=True)
+    for name in ("before", "now", "ratio", "99 % interval", ""):
+        table.add_column(name, justify="right", no_wrap=True)
+    last = None
+    for ratio in ratios:
+        interval = f"{ratio.low:.2f} to {ratio.high:.2f}"
+        cells = (duration(ratio.before), duration(ratio.now), f"{ratio.value:.2f}", interval, ratio.verdict)
+        style = "bold red" if ratio.verdict == "slower" and ratio.layer in OURS else ""
+        table.add_row("" if ratio.case == last else ratio.case, ratio.layer, *(Text(c, style=style) for c in cells))
+        last = ratio.case
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    click.echo("control: the same write in both runs, between the calls: the speed of the machine")
+    for case in now.cases:
+        if not _counterpart(before, case):
+            click.echo(f"new, not compared: {case.op} {case.name}")
+
+
+def require_no_regression(ratios: Sequence[Ratio]) -> None:
+    """Raises DevtoolError if a layer of ours is slower beyond the noise; a peer may be."""
+    worse = [r for r in ratios if r.verdict == "slower" and r.layer in OURS]
+    if worse:
+        listed = ", ".join(f"{r.case} {r.layer} {r.value:.2f} ({r.low:.2f} to {r.high:.2f})" for r in worse)
+        message = f"bench: --compare: expected no layer to take longer than the noise explains, got {listed}"
+        raise DevtoolError(message, "measure again on an idle machine; if it stays, look at what changed")
+
+
+def _counterpart(run: Run, case: Case) -> Case | None:
+    return next((c for c in run.cases if (c.op, c.name) == (case.op, case.name)), None)
+
+
+def _lost(before: Run, now: Run) -> list[str]:
+    """Cases of the ops of this run, and layers of ours, that only the earlier one has."""
+    ops, lost = {case.op for case in now.cases}, []
+    for old in before.cases:
+        new = _counterpart(now, old)
+        if old.op in ops and new is None:
+            lost.append(f"{old.op} {old.name}")
+        elif new is not None:
+            lost += [f"{old.op} {old.name} {name}" for name in OURS if old.layer(name) and not new.layer(name)]
+    return lost
+
+
+def _describe(about: dict) -> str:
+    return ", ".join(f"{name} {value}" if name == "threads" else str(value) for name, value in about.items())

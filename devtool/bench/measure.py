@@ -1,0 +1,198 @@
+"""Builds ops and has pyxla measure them, in a process of its own whose libraries are preloaded; shows how far it is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+import click
+
+from devtool import project
+from devtool.building.build import Options, build_ops
+from devtool.building.preload import preload
+from devtool.device import pick_device
+from devtool.errors import MISUSED, DevtoolError, unknown
+from devtool.processes import how_it_ended, run_lines
+from devtool.records.run_file import Run, parse_run
+from devtool.records.store import fingerprint
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What to measure.
+
+    Attributes:
+        ops: op folders; none: all of them.
+        cases: names of benches; none: all of them.
+        layers: "raw", "xla", "peers"; none: all of them.
+        device: "auto", "cpu", "cuda".
+        rounds: samples of each layer.
+    """
+
+    ops: Sequence[str]
+    cases: Sequence[str] = ()
+    layers: Sequence[str] = ()
+    device: str = "auto"
+    rounds: int = 50
+
+
+def measure(selection: Selection, options: Options, on_device: Callable[[dict], None] = lambda about: None) -> Run:
+    """Builds the ops and measures their benches; talks on stderr.
+
+    Args:
+        selection: what to measure.
+        options: how to build.
+        on_device: told what the device is before anything is timed; it may raise.
+
+    Raises:
+        DevtoolError: no such op, bench or device, a failed build, or a measuring process that failed.
+    """
+    reader = _Reader(on_device)
+    sources = {op: fingerprint(op) for op in project.select_ops("bench", selection.ops)}
+    _measure(selection, options, reader, [])
+    if not reader.plan:
+        _no_benches(selection)
+    if reader.document is None:
+        raise DevtoolError("bench: measurement: expected a run, got none", "look at what is printed above")
+    measured = {case["op"] for case in reader.document["cases"]}
+    reader.document["sources"] = {op: digest for op, digest in sources.items() if op in measured}
+    return parse_run(reader.document)
+
+
+def list_benches(selection: Selection) -> list[dict[str, str]]:
+    """Op, name and reason of each bench."""
+    reader = _Reader(lambda about: None)
+    _measure(selection, None, reader, ["--list"])
+    return reader.plan
+
+
+def refused(run: Run) -> list[str]:
+    """What was not timed because its numbers are wrong: a line each."""
+    lines = []
+    for case in run.cases:
+        found = [("raw", case.refused)] if case.refused else [(la.name, la.refused) for la in case.layers if la.refused]
+        lines += [f"bench: {case.op} {case.name}: {name}: {text}" for name, text in found]
+    return lines
+
+
+def require_right_numbers(run: Run) -> None:
+    """Raises DevtoolError if a layer was not timed because its numbers are wrong; each is said on stderr first."""
+    lines = refused(run)
+    for line in lines:
+        click.echo(line, err=True)
+    if lines:
+        ops = " ".join(dict.fromkeys(line.split()[1] for line in lines))
+        message = f"bench: numbers: expected those of the reference, got wrong ones in {len(lines)} layers, not timed"
+        raise DevtoolError(message, f"devtool test {ops}")
+
+
+def _measure(selection: Selection, options: Options | None, reader: _Reader, extra: Sequence[str]) -> None:
+    ops = project.select_ops("bench", selection.ops)
+    device = pick_device("bench", selection.device)
+    environment = dict(os.environ)
+    if options is not None:
+        environment["LD_PRELOAD"] = preload("bench", build_ops(ops, options))
+    command = [sys.executable, "-P", "-m", "pyxla.benchmark", *ops, "--device", device]
+    command += ["--rounds", str(selection.rounds), *extra]
+    command += [word for name in selection.cases for word in ("--case", name)]
+    command += [word for name in selection.layers for word in ("--layer", name)]
+    with tempfile.TemporaryFile("w+", prefix="devtool-bench-") as said, _progress() as bar:
+        reader.bar = bar
+        status = run_lines(command, reader.read, environment, project.root(), said)
+        _require_end(status, reader, said)
+
+
+def _require_end(status: int, reader: _Reader, said: IO[str]) -> None:
+    problem = reader.problem or {}
+    if status == 0 and problem.get("problem") in (None, "none"):
+        return
+    if problem.get("problem") == "case":
+        raise unknown(
+            "bench", "--case", "a bench of these ops", problem["name"], problem["known"], "devtool bench --list"
+        )
+    if problem.get("problem") == "pyxla":
+        raise DevtoolError(problem["message"], problem["hint"] or "devtool doctor")
+    said.seek(0)
+    click.echo(said.read(), err=True, nl=False)
+    hint = "read the message above"
+    if status < 0:
+        hint = "devtool test --sanitize address finds reads and writes out of bounds"
+    raise DevtoolError(f"bench: {reader.doing}: the measuring process {how_it_ended(status)}", hint)
+
+
+def _no_benches(selection: Selection) -> None:
+    ops = ", ".join(f"kernels/{op}/cases.py" for op in selection.ops) or "any cases.py of kernels/"
+    message = f"bench: BENCHES: expected a bench for this device in {ops}, got none"
+    raise DevtoolError(message, "BENCHES in kernels/rms_norm/cases.py is an example", MISUSED)
+
+
+class _Reader:
+    """Takes in what the measuring process prints, a line of JSON at a time."""
+
+    def __init__(self, on_device: Callable[[dict], None]):
+        self._on_device = on_device
+        self.bar: Callable[[str, int | None], None] = lambda text, total: None
+        self.plan: list[dict[str, str]] = []
+        self.problem: dict[str, Any] | None = None
+        self.document: dict[str, Any] | None = None
+        self.doing = "measurement"
+
+    def read(self, line: str) -> None:
+        event = json.loads(line)
+        if "plan" in event:
+            self.plan = event["plan"]
+            self.bar("", event.get("steps"))
+        elif "device" in event:
+            self._on_device(event["device"])
+        elif "tell" in event:
+            self.doing = event["tell"]
+            self.bar(self.doing, None)
+        elif "problem" in event:
+            self.problem = event
+        elif "run" in event:
+            self.document = event["run"]
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str, int | None], None]]:
+    """A bar on stderr, where that is a terminal; elsewhere a line for each bench."""
+    if not sys.stderr.isatty():
+        yield _lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        BarColumn(20),
+        TextColumn("{task.percentage:3.0f}%"),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("starts", total=None)
+
+        def show(text: str, total: int | None) -> None:
+            if total is not None:
+                progress.update(task, total=total)
+            else:
+                progress.update(task, description=text, advance=1)
+
+        yield show
+
+
+def _lines() -> Callable[[str, int | None], None]:
+    said: set[str] = set()
+
+    def show(text: str, total: int | None) -> None:
+        what = text.partition(":")[0]
+        if what and what not in said:
+            said.add(what)
+            click.echo(f"bench: {what}", err=True)
+
+    return show

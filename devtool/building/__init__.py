@@ -1,0 +1,1 @@
+"""Builds op libraries, and says what is built."""

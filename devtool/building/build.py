@@ -1,0 +1,215 @@
+"""Builds op libraries with CMake and ninja (kernels/CMakeLists.txt describes the build)."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from devtool import project
+from devtool.building.ninja_output import NinjaOutput
+from devtool.errors import DevtoolError
+from devtool.processes import locate, run_lines
+
+# What the user may set beside our options; another value means another configuration.
+_ENVIRONMENT = ("CXX", "CXXFLAGS", "LDFLAGS", "CUDACXX", "CUDAFLAGS", "CUDAHOSTCXX", "CMAKE_CXX_COMPILER_LAUNCHER")
+# What a compiler or CMake says -> the cause, and the hint.
+_SYMPTOMS = (
+    ("No space left on device|Disk quota exceeded|File too large", "the disk is full", "free some space"),
+    ("Read-only file system|Permission denied", "the tree is read-only", "make it writable, or copy it elsewhere"),
+    ("Killed signal|[Oo]ut of memory|[Cc]annot allocate memory", "the memory is used up", "build one op at a time"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to build.
+
+    Attributes:
+        cuda: "auto" (where nvcc is found), "on" or "off".
+        sanitize: "address", "undefined" or None.
+    """
+
+    cuda: str = "auto"
+    sanitize: str | None = None
+
+
+def build_ops(ops: Sequence[str], options: Options, *, clean: bool = False) -> list[Path]:
+    """Builds the libraries of these ops and returns their paths; talks on stderr.
+
+    Args:
+        ops: names; from `project.select_ops`.
+        clean: remove what an earlier build made of them first.
+
+    Raises:
+        DevtoolError: a tool is missing, CMake or a compiler failed, or the disk did.
+    """
+    started = time.monotonic()
+    with _locked_folder(options) as folder:
+        if clean and list(ops) == project.op_names():
+            for path in (folder, project.library_folder(options.sanitize)):
+                shutil.rmtree(path, ignore_errors=True)
+        ninja = _configure(folder, options)
+        if clean:
+            run_lines([ninja, "-C", str(folder), "-t", "clean", *ops], lambda line: None)
+        libraries = [project.library(op, options.sanitize) for op in ops]
+        for path in libraries if clean else ():
+            path.with_suffix(".json").unlink(missing_ok=True)  # ninja removes the library that it lies beside, no more
+        before = list(map(_identity, libraries))
+        _run_ninja(ninja, folder, [*ops, *project.device_targets()])
+        built = [op for op, path, old in zip(ops, libraries, before, strict=True) if _identity(path) != old]
+    if built:
+        click.echo(f"build: built {', '.join(built)} in {time.monotonic() - started:.1f} s", err=True)
+    else:
+        click.echo("build: nothing to do", err=True)
+    return libraries
+
+
+def configure(options: Options) -> Path:
+    """Runs CMake, compiles nothing, and returns compile_commands.json, which editors and clangd read.
+
+    Raises:
+        DevtoolError: a tool is missing, or CMake failed.
+    """
+    with _locked_folder(options) as folder:
+        _configure(folder, options)
+    return folder / "compile_commands.json"
+
+
+def _require_tool(name: str) -> str:
+    path = locate(name)
+    if path is None:
+        raise DevtoolError(
+            f"build: {name}: expected it beside {sys.executable} or on PATH, got none",
+            "run bin/devtool, which installs the locked tools",
+        )
+    return path
+
+
+def compiler() -> str | None:
+    """The C++ compiler that CMake will take, or None."""
+    try:
+        named = shlex.split(os.environ.get("CXX", ""))
+    except ValueError:  # a quotation without its end
+        return None
+    return next(filter(None, map(shutil.which, named[:1] or ("c++", "g++", "clang++"))), None)
+
+
+def _require_compiler() -> None:
+    if compiler() is None:
+        raise DevtoolError(
+            f"build: compiler: expected a C++20 compiler ({os.environ.get('CXX') or 'c++ or g++'}), got none on PATH",
+            "apt-get install g++, or name one in CXX",
+        )
+
+
+def _run_ninja(ninja: str, folder: Path, ops: Sequence[str]) -> None:
+    output = NinjaOutput()
+    # All that fails is worth seeing at once: -k 0.
+    status = run_lines([ninja, "-C", str(folder), "-k", "0", *ops], output, {**os.environ, "NINJA_STATUS": "[%f/%t] "})
+    output.close()
+    if status and "rebuilding 'build.ninja'" in output.text():  # an op folder came or went, and CMake refuses it
+        raise _configure_failure(output.text())
+    if status:
+        where, got = output.blame()
+        # Not every target of ninja is an op.
+        again = " ".join(["devtool build", *(op for op in project.op_names() if op in where.split(", "))])
+        raise _failure(where, "it to build", got, output.text(), f"correct the error above, then {again}")
+
+
+def _configure(folder: Path, options: Options) -> str:
+    """Runs CMake unless the folder is configured for the same options, interpreter and compilers; returns ninja."""
+    cmake, ninja = _require_tool("cmake"), _require_tool("ninja")
+    _require_compiler()
+    command = [
+        cmake, "-G", "Ninja", "-S", str(project.kernels()), "-B", str(folder), f"-DCMAKE_MAKE_PROGRAM={ninja}",
+        f"-DPython3_EXECUTABLE={sys.executable}", f"-DPYXLA_LIBRARY_DIR={project.library_folder(options.sanitize)}",
+        f"-DPYXLA_CUDA={options.cuda.upper()}", f"-DPYXLA_SANITIZE={options.sanitize or ''}",
+    ]  # fmt: skip
+    key = {
+        "command": command,
+        "environment": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+        "tools": [(str(path), _identity(path)) for path in _tools()],
+    }
+    configured = folder / "devtool_configuration.json"
+    wanted = json.dumps(key, indent=1)
+    if (folder / "build.ninja").is_file() and configured.is_file() and configured.read_text() == wanted:
+        return ninja
+    configured.unlink(missing_ok=True)
+    lines: list[str] = []
+    # --fresh: CMake keeps the first compiler that it saw otherwise. It starts over, so all is compiled anew.
+    if run_lines([*command[:1], "--fresh", *command[1:]], lines.append):
+        shown = "\n".join(line for line in lines if not line.startswith("-- ")).strip()
+        click.echo(shown, err=True)
+        raise _configure_failure(shown)
+    configured.write_text(wanted)
+    return ninja
+
+
+def _configure_failure(output: str) -> DevtoolError:
+    hint = "correct the error above; devtool build --clean starts over"
+    return _failure("configure", "CMake to succeed", "the error above", output, hint)
+
+
+def _tools() -> list[Path]:
+    """The files by which a build differs: compilers, Triton, XLA's headers; kernels/CMakeLists.txt finds them so."""
+    compilers = [Path(tool) for tool in (compiler(), find_nvcc()) if tool]
+    return [*compilers, *in_wheel("jaxlib", "include/xla/ffi/api/ffi.h"), *in_wheel("triton", "__init__.py")]
+
+
+def find_nvcc() -> str | None:
+    """nvcc as kernels/CMakeLists.txt finds it: the one in CUDACXX, else on PATH, of the CUDA toolkit, of the wheel."""
+    named = os.environ.get("CUDACXX")
+    places = [named] if named else ["nvcc", "/usr/local/cuda/bin/nvcc", *map(str, in_wheel("nvidia", "cu13/bin/nvcc"))]
+    return next(filter(None, map(shutil.which, places)), None)
+
+
+def in_wheel(package: str, name: str) -> list[Path]:
+    """Where a file of a package that is not imported would be."""
+    spec = importlib.util.find_spec(package)
+    return [Path(folder, name) for folder in (spec.submodule_search_locations or [])] if spec else []
+
+
+def _failure(what: str, expected: str, got: str, output: str, hint: str) -> DevtoolError:
+    for pattern, cause, fix in _SYMPTOMS:
+        if match := re.search(pattern, output):
+            return DevtoolError(f"build: {what}: {cause} ({match[0]!r}, see above)", fix)
+    return DevtoolError(f"build: {what}: expected {expected}, got {got}", hint)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Changes when the file does."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        status = path.stat()
+        return status.st_mtime_ns, status.st_size
+    return None
+
+
+@contextlib.contextmanager
+def _locked_folder(options: Options) -> Iterator[Path]:
+    """Where CMake works, for one build at a time. The system lets go of the lock when devtool ends, however it ends."""
+    folder = project.build_folder(options.sanitize)
+    folder.parent.mkdir(exist_ok=True)
+    with folder.with_suffix(".lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            click.echo(f"build: waits for process {lock.read() or 'unknown'}, which builds in {folder}", err=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield folder

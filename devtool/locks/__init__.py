@@ -1,0 +1,1 @@
+"""The locks of the wheels, for pip and for Nix."""

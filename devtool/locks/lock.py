@@ -1,0 +1,122 @@
+"""Makes the locks from the lists: uv resolves, requirements/*.txt are for pip, nix/wheels.json is for Nix."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from devtool import project
+from devtool.errors import DevtoolError, error_from
+from devtool.files import replacing
+from devtool.locks.wheels import nix_view
+from devtool.processes import locate, run_lines
+
+# Set -> what it must agree with, and what it leaves out. The order counts: a set is constrained by those before it.
+# The two packages own the same file names as their CUDA 13 forms (docs/decisions/0005-pins.md).
+_SETS = {
+    "cpu": (),
+    "dev": ("-c", "cpu.txt"),
+    "cuda13": (
+        *("-c", "cpu.txt", "-c", "dev.txt"),
+        *("--no-emit-package", "nvidia-cudnn-cu12", "--no-emit-package", "nvidia-nccl-cu12"),
+    ),
+}
+# One lock for both Pythons, with one version of each package as far as that goes. uv would look for a Python on PATH.
+_RESOLVE = ("--universal", "--fork-strategy", "fewest", "--python-version", "3.11", "--python", sys.executable)
+# Which index is used is the user's setting; no lock repeats it.
+_NO_INDEX = ("--no-emit-index-url", "--no-emit-find-links", "--no-emit-index-annotation")
+# What uv says -> what went wrong, what to do. The first that is found counts: lack of a network may end in
+# "No solution found" too.
+_SYMPTOMS = (
+    ("network was disabled|Network connectivity is disabled|Failed to fetch|Failed to download|error sending request",
+     "no connection to the package index", "check the network and uv's settings; nothing was changed"),
+    ("No solution found", "no solution", "change the versions in the lists; nothing was changed"),
+)  # fmt: skip
+
+
+def lock(*, upgrade: bool, check: bool) -> list[str]:
+    """Makes all locks anew and replaces those that differ, all or none; talks on stderr.
+
+    Args:
+        upgrade: take the newest versions that the lists allow, not those that are locked.
+        check: replace nothing.
+
+    Returns:
+        The files that were replaced, as paths from the root.
+
+    Raises:
+        DevtoolError: uv failed, a package has no wheel, the disk refused; or `check` found a difference.
+    """
+    root = project.root()
+    with tempfile.TemporaryDirectory(prefix="devtool-lock-") as folder:
+        made = _make(root, Path(folder), upgrade)
+    changed = {name: text for name, text in made.items() if _text(root / name) != text}
+    if check and changed:
+        message = f"lock: --check: expected nothing to change, got changes in {', '.join(changed)}"
+        raise DevtoolError(message, "devtool lock --upgrade" if upgrade else "devtool lock")
+    try:
+        _replace(root, changed)
+    except OSError as error:
+        raise error_from("lock", error) from error
+    return list(changed)
+
+
+def _make(root: Path, folder: Path, upgrade: bool) -> dict[str, str]:
+    """File -> its new text. uv works in a folder of its own, on copies: it keeps what an existing output locks."""
+    for name in _SETS:
+        for path in (root / "requirements").glob(f"{name}.*"):
+            shutil.copyfile(path, folder / path.name)
+    # What uv finds in its folder it adds to the user's own settings.
+    if (settings := root / "requirements/uv.toml").exists():
+        shutil.copyfile(settings, folder / settings.name)
+    anew = ("--upgrade",) if upgrade else ()
+    for name, options in _SETS.items():
+        click.echo(f"lock: resolving requirements/{name}.in", err=True)
+        options = (*_RESOLVE, *_NO_INDEX, *anew, "--generate-hashes", *options)
+        _compile(folder, f"{name}.in", *options, "-o", f"{name}.txt", f"{name}.in")
+    texts = {name: (folder / f"{name}.txt").read_text() for name in _SETS}
+    # The files of just these versions: the locks are complete, so nothing is left to resolve.
+    _compile(folder, "*.txt", *_RESOLVE, "--no-deps", "-o", "pylock.toml", *(f"{name}.txt" for name in _SETS))
+    wheels = nix_view(texts, (folder / "pylock.toml").read_text())
+    made = {f"requirements/{name}.txt": text for name, text in texts.items()}
+    return made | {"nix/wheels.json": json.dumps(wheels, indent=1, sort_keys=True) + "\n"}
+
+
+def _compile(folder: Path, what: str, *arguments: str) -> None:
+    """Runs `uv pip compile` in the folder; the comments in a lock are relative to it."""
+    uv = locate("uv")
+    if uv is None:
+        message = f"lock: uv: expected it beside {sys.executable} or on PATH, got none"
+        raise DevtoolError(message, "run devtool through bin/devtool, which installs it")
+    said: list[str] = []
+    command = [uv, "--directory", str(folder), "pip", "compile", "--quiet", *arguments]
+    status = run_lines(command, said.append, os.environ | {"UV_CUSTOM_COMPILE_COMMAND": "devtool lock"})
+    if status == 0:
+        return
+    click.echo("\n".join(said), err=True)
+    got, hint = next(
+        ((got, hint) for pattern, got, hint in _SYMPTOMS if re.search(pattern, "\n".join(said))),
+        (f"exit status {status}", "read uv's message; nothing was changed"),
+    )
+    raise DevtoolError(f"lock: requirements/{what}: expected uv to resolve it, got {got} (see above)", hint)
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text() if path.exists() else None
+
+
+def _replace(root: Path, texts: dict[str, str]) -> None:
+    """Writes all files beside their places first: a full disk or a read-only folder shows before one is replaced."""
+    with contextlib.ExitStack() as all_written:
+        for name, text in texts.items():
+            path = root / name
+            path.parent.mkdir(exist_ok=True)
+            all_written.enter_context(replacing(path)).write_text(text)

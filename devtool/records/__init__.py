@@ -1,0 +1,1 @@
+"""What runs of tests and benches leave on disk."""

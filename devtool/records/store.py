@@ -1,0 +1,159 @@
+"""What `devtool test` and `devtool bench` leave behind for `devtool report`: files of JSON in build/records.
+
+`test/<op>-<device>.json` is the last whole run of an op's tests; `bench/` has one file per run of `devtool bench`, in
+the form of its --json. Both say what state of the op's folder they belong to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from devtool import project
+from devtool.errors import DevtoolError, error_from
+from devtool.files import write_atomic
+from devtool.records.run_file import Run, read_run
+
+# Of the file of a test run. Another number: what reads it must change.
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Tests:
+    """A whole run of an op's tests.
+
+    Attributes:
+        date: when it ended, ISO 8601.
+        device: "cpu" or "cuda", and its name.
+        sources: fingerprint of the op's folder when it began.
+        ended: how it ended early, or None.
+        outcomes: of each test, by its name in the op's folder.
+        checks: records of pyxla.testing.
+    """
+
+    date: str
+    device: str
+    sources: str
+    ended: str | None
+    outcomes: dict[str, str]
+    checks: list[dict[str, Any]]
+
+
+def folder() -> Path:
+    """Where records lie."""
+    return project.root() / "build/records"
+
+
+def fingerprint(op: str) -> str:
+    """SHA-256 over what a test or a bench of the op depends on: its files and those that ops share, notes apart.
+
+    More than pyxla.library.source_digest, which is of the library alone.
+    """
+    kernels, total = project.kernels(), hashlib.sha256()
+    found = [path for files in (f"{op}/**/*", "common/**/*", "_*/**/*", "cmake/*") for path in kernels.glob(files)]
+    for path in sorted([*found, kernels / "CMakeLists.txt"]):
+        if path.is_file() and path.suffix not in (".md", ".pyc"):
+            total.update(f"{path.relative_to(kernels).as_posix()}\0".encode())
+            total.update(hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()
+
+
+def keep_tests(
+    sources: Mapping[str, str],
+    status: int,
+    device: Mapping[str, str],
+    checks: Sequence[dict[str, Any]],
+    outcomes: Mapping[str, str] | None,
+) -> None:
+    """Writes a record for each op; a disk that refuses is said on stderr, as the tests themselves have run.
+
+    Args:
+        sources: op -> fingerprint of its folder.
+        status: pytest's exit status; below 0 the signal that ended it.
+        device: kind and, where it is known, name.
+        checks: what the checks of all ops left behind; `test` names the test.
+        outcomes: of each test; None: pytest ended early.
+    """
+    ended = None
+    if outcomes is None or status < 0:
+        ended = f"signal {-status}" if status < 0 else f"exit status {status}"
+    for op, digest in sources.items():
+        inside = f"kernels/{op}/"
+        own = {name.removeprefix(inside): o for name, o in (outcomes or {}).items() if name.startswith(inside)}
+        if not own and not ended:
+            continue  # an op without tests
+        record = {
+            "schema": SCHEMA,
+            "op": op,
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "device": device,
+            "sources": digest,
+            "ended": ended,
+            "outcomes": own,
+            "checks": [c | {"test": c["test"].removeprefix(inside)} for c in checks if c["test"].startswith(inside)],
+        }
+        _keep(folder() / "test" / f"{op}-{device['kind']}.json", record)
+
+
+def keep_bench(run: Run) -> None:
+    """Adds a run to the history, as `keep_tests` does."""
+    digest = hashlib.sha256(json.dumps(run.document).encode()).hexdigest()
+    _keep(folder() / "bench" / f"{run.document['date'].replace(':', '')}-{digest[:8]}.json", run.document)
+
+
+def read_tests(op: str) -> tuple[list[Tests], list[str]]:
+    """The last whole run of the op's tests on each device, and what is wrong with the files that hold none."""
+    found, problems = [], []
+    for path in sorted((folder() / "test").glob(f"{op}-*.json")):
+        where = f"report: {path.relative_to(project.root())}: expected a record that devtool test wrote"
+        try:
+            found.append(_tests(json.loads(path.read_bytes()), op))
+        except OSError as error:
+            problems.append(f"{where}, got {error.strerror}")
+        except json.JSONDecodeError as error:
+            problems.append(f"{where}, got what is no whole JSON: {error}")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            problems.append(f"{where} (schema {SCHEMA}), got another document: {error!r}")
+    return found, problems
+
+
+def read_benches() -> tuple[list[Run], list[str]]:
+    """All runs that are kept, the oldest first, and what is wrong with the files that hold none."""
+    found, problems = [], []
+    for path in sorted((folder() / "bench").glob("*.json")):
+        try:
+            found.append(read_run(path.relative_to(project.root()).as_posix(), path))
+        except DevtoolError as error:
+            problems.append(error.message.partition("\n")[0].replace(f"{project.root()}/", ""))
+    return sorted(found, key=lambda run: run.document["date"]), problems
+
+
+def _tests(document: dict[str, Any], op: str) -> Tests:
+    if document["schema"] != SCHEMA or document["op"] != op:
+        raise ValueError(f"schema {document['schema']} of {document['op']}")
+    device = document["device"]
+    name = f"{device['kind']}, {device['name']}" if "name" in device else device["kind"]
+    for check in document["checks"]:
+        for key in ("op", "case", "check", "test", "ok"):
+            check[key]
+        for key in ("share", "error", "allowed"):
+            float(check.get(key, 0))
+    datetime.fromisoformat(document["date"])
+    outcomes = {str(test): str(outcome) for test, outcome in document["outcomes"].items()}
+    return Tests(document["date"], name, document["sources"], document["ended"], outcomes, document["checks"])
+
+
+def _keep(path: Path, document: dict[str, Any]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, json.dumps(document) + "\n")
+    except OSError as error:
+        error_from("record", error).show()
+        click.echo(f"\ndevtool report will not know of this run: {path} was not written", err=True)

@@ -1,0 +1,1 @@
+"""What leaves the checkout: verified libraries, exported functions, outputs of the flake, pages of the docs."""

@@ -1,0 +1,1 @@
+"""Writes the folder of a new op."""

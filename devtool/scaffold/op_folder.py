@@ -1,0 +1,115 @@
+"""Writes the folder of a new op from the templates, all of it or nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from devtool import project
+from devtool.errors import MISUSED, DevtoolError
+from devtool.processes import locate
+from devtool.scaffold.names import op_problem
+from devtool.scaffold.schema import Schema
+from devtool.scaffold.stub import Op
+
+_TEMPLATES = Path(__file__).parent / "template"
+# Route -> the folders whose templates make up the op's folder.
+_FOLDERS = {"cuda": ("op", "cuda"), "triton": ("op", "triton"), "wrap": ("op", "cuda", "wrap")}
+# What a Triton kernel takes none of.
+_NO_NUMBERS = ("str", "int[]", "float[]")
+
+
+def check_name(name: str) -> None:
+    """Raises DevtoolError unless a new op can have this name."""
+    if problem := op_problem(name):
+        raise DevtoolError(f"new-op: NAME: expected {problem}, got {name!r}", "devtool new-op my_op", MISUSED)
+    folder = project.kernels() / name
+    if folder.exists() or folder.is_symlink():
+        hint = f"take another name, or remove the folder: rm -r {folder}"
+        raise DevtoolError(f"new-op: NAME: expected a name that is free, got {name!r}: {folder} exists", hint, MISUSED)
+
+
+def check_route(route: str, schema: Schema) -> None:
+    """Raises DevtoolError if an argument is of a type that the route's kernel cannot take."""
+    for argument in schema.arguments:
+        if route == "triton" and argument.kind in _NO_NUMBERS:
+            got = f"{argument.kind} {argument.name}"
+            message = f"new-op: schema: expected tensors and numbers, which a Triton kernel takes, got {got}"
+            raise DevtoolError(message, "pass it as numbers, or take --route cuda", MISUSED)
+
+
+def write_op(op: Op) -> Path:
+    """Writes kernels/<op>/ and returns it. If anything fails, nothing is left behind.
+
+    Raises:
+        DevtoolError: the folder came to exist meanwhile.
+        OSError: the disk did not take it.
+    """
+    target = project.kernels() / op.name
+    with rendered(op, project.kernels()) as folder:
+        try:
+            folder.rename(target)
+        except OSError as error:
+            if not target.exists():
+                raise
+            check_name(op.name)
+            raise AssertionError("an existing folder passed the check") from error
+    return target
+
+
+@contextmanager
+def rendered(op: Op, beside: Path | None) -> Iterator[Path]:
+    """A folder with the files of a new op, removed at the end unless it was renamed.
+
+    Args:
+        beside: where to make it; None is the system's place for temporary files.
+    """
+    # The dot hides it from whoever lists the ops. The folder inside has the rights that the user's umask leaves.
+    prefix = f".new-{op.name}-"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=beside, ignore_cleanup_errors=True) as hidden:
+        folder = Path(hidden, op.name)
+        folder.mkdir()
+        environment = Environment(
+            loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+            keep_trailing_newline=True, autoescape=False,
+        )  # fmt: skip
+        for template in (path for part in _FOLDERS[op.route] for path in (_TEMPLATES / part).glob("*.jinja")):
+            name = template.name.removesuffix(".jinja").replace("NAME", op.name)
+            source = template.relative_to(_TEMPLATES).as_posix()
+            (folder / name).write_text(environment.get_template(source).render(op=op))
+        if op.wrapped:
+            (folder / "vendor").mkdir()
+            shutil.copyfile(op.wrapped.path, folder / "vendor" / op.wrapped.file)
+        _format(folder)
+        yield folder
+
+
+def _format(folder: Path) -> None:
+    """Lays the files out as .ci/run wants them. Without the formatters they stay as the templates have them."""
+    root = project.root()
+    cpp = [str(path) for path in folder.iterdir() if path.suffix in (".h", ".cc", ".cu")]
+    commands = [
+        ["clang-format", f"--style=file:{root / '.clang-format'}", "-i", *cpp],
+        ["ruff", "format", "--quiet", "--no-cache", "--config", str(root / "pyproject.toml"), str(folder)],
+    ]
+    running = [
+        subprocess.Popen([tool, *arguments], stdin=subprocess.DEVNULL)
+        for name, *arguments in commands
+        if (tool := _clang_format() if name == "clang-format" else locate(name))
+    ]
+    for process in running:
+        process.wait()
+
+
+def _clang_format() -> str | None:
+    # The wheel's command is a Python script that starts the program: a tenth of a second for nothing.
+    package = importlib.util.find_spec("clang_format")
+    program = Path(package.origin).parent / "data/bin/clang-format" if package and package.origin else None
+    return str(program) if program and program.is_file() else locate("clang-format")

@@ -1,0 +1,1 @@
+"""Runs the tests of ops, and shows what their checks saw."""

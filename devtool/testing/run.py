@@ -1,0 +1,172 @@
+"""Runs pytest on ops whose libraries are preloaded, and sums up what their checks saw."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from devtool import project
+from devtool.building.build import Options, build_ops
+from devtool.building.preload import preload
+from devtool.device import pick_device
+from devtool.errors import FAILED, MISUSED, DevtoolError
+from devtool.processes import how_it_ended, locate, run_through
+from devtool.records.store import fingerprint, keep_tests
+from devtool.testing.table import print_table
+
+# pytest's exit statuses.
+_USAGE_ERROR, _NO_TESTS = 4, 5
+# How many tests are named as the slowest, if they took so many seconds.
+_SLOWEST, _WORTH_NAMING = 25, 1.0
+_SANITIZER_ENVIRONMENT = {
+    "address": {
+        # Python and torch keep much of what they allocate until the process ends.
+        "ASAN_OPTIONS": "detect_leaks=0",
+        # Python's own allocator would hand out memory that the sanitizer does not see.
+        "PYTHONMALLOC": "malloc",
+    },
+    "undefined": {"UBSAN_OPTIONS": "print_stacktrace=1"},
+}
+
+
+# compute-sanitizer's exit status when it found something; no status of pytest's.
+_FOUND = 86
+
+
+def run_tests(
+    names: Sequence[str],
+    device: str,
+    options: Options,
+    arguments: Sequence[str],
+    *,
+    everything: bool = False,
+    processes: int | None = None,
+    raw: bool = False,
+    gpu_sanitizer: str | None = None,
+) -> int:
+    """Builds the ops, runs their tests (all tests if no op is named), prints the table; returns the exit status.
+
+    Args:
+        names: ops; none means all of them, and the tests of the project itself.
+        device: "cpu", "cuda" or "auto".
+        options: how to build.
+        arguments: for pytest.
+        everything: also the tests that are marked as slow, and more examples of each search through inputs.
+        processes: of pytest; a test file runs in one of them. None: one, or one a core up to four for all tests on the
+            CPU: a GPU's memory goes to one process, and the tests of one op are over before a second process has torch.
+        raw: only the raw calls of the handlers, without XLA.
+        gpu_sanitizer: a tool of compute-sanitizer, for raw calls on CUDA: XLA's memory is one large allocation, in
+            which the tool sees no access that goes astray.
+
+    Raises:
+        DevtoolError: no such op, no test file, no such device, a failed build, a crash of pytest, or
+            something that compute-sanitizer found.
+    """
+    ops = project.select_ops("test", names)
+    sanitizer = _gpu_sanitizer(gpu_sanitizer, device) if gpu_sanitizer else []
+    raw = raw or bool(sanitizer)
+    # Without one of them pytest takes the files among `arguments`, else its own setting: all tests.
+    files = [_tests_of(name) for name in names] or (["-o", "testpaths=kernels"] if raw else [])
+    device = pick_device("test", "cuda" if gpu_sanitizer else device)
+    if processes is None:
+        processes = 1 if names or arguments or raw or device == "cuda" else min(4, len(os.sched_getaffinity(0)))
+    libraries = build_ops(ops, options)
+    environment = {**os.environ, **_SANITIZER_ENVIRONMENT.get(options.sanitize or "", {})}
+    environment["LD_PRELOAD"] = preload("test", libraries, options.sanitize)
+    begun = {op: fingerprint(op) for op in ops}
+    # A sanitizer writes its report to the process's own stderr and ends it: pytest must not hold that back.
+    captured = ["--capture=sys"] if options.sanitize else []
+    with tempfile.TemporaryDirectory(prefix="devtool-test-") as folder:
+        records, outcomes = Path(folder, "records.json"), Path(folder, "outcomes.json")
+        command = [
+            *sanitizer, sys.executable, "-m", "pytest",
+            "-p", "pyxla.pytest_plugin", "-p", "devtool.testing.pytest_outcomes",
+            "--device", device, "--pyxla-records", str(records), "--devtool-outcomes", str(outcomes),
+            *(["--hypothesis-profile=thorough"] if everything else ["--without-slow"]),
+            *(["-n", str(processes)] if processes > 1 else []), *(["--raw"] if raw else []),
+            *captured, *files, *arguments,
+        ]  # fmt: skip
+        status = run_through(command, project.root(), environment)
+        seen = json.loads(records.read_text()) if records.is_file() else {"device": {"kind": device}, "checks": []}
+        ended = json.loads(outcomes.read_text()) if outcomes.is_file() else None
+    print_table(seen["checks"])
+    # What ran a part of the tests, or another library, says little of the op.
+    if not (arguments or raw or options.sanitize):
+        keep_tests(begun, status, seen["device"], seen["checks"], ended and ended["outcomes"])
+    counts = Counter(ended["outcomes"].values()) if ended is not None else None
+    left_out = ended["left_out"] if ended is not None else 0
+    if status != _FOUND:
+        _require_results(status, counts, names, options, left_out)
+    if counts is not None:
+        _print_slowest(ended["seconds"])
+        said = [f"{counts[outcome]} {outcome}" for outcome in ("passed", "failed", "skipped")]
+        said += [f"{left_out} slow ones left out ({_command_for_all(names)})"] if left_out else []
+        click.echo(", ".join(said))
+    if status == _FOUND:
+        message = f"test: --sanitize: expected {gpu_sanitizer} to find nothing, got what it reports above"
+        raise DevtoolError(message, "look at the first report: the access, the kernel and its line")
+    return min(status, FAILED)
+
+
+def _print_slowest(seconds: Mapping[str, float]) -> None:
+    slowest = sorted(seconds.items(), key=lambda item: -item[1])[:_SLOWEST]
+    slowest = [(test, taken) for test, taken in slowest if taken >= _WORTH_NAMING]
+    if slowest:
+        click.echo("slowest tests, in seconds:")
+        for test, taken in slowest:
+            click.echo(f"{taken:7.1f}  {test}")
+        click.echo()
+
+
+def _command_for_all(names: Sequence[str]) -> str:
+    return " ".join(["devtool test", *names, "--all"])
+
+
+def _gpu_sanitizer(tool: str, device: str) -> list[str]:
+    """The command that runs another one under compute-sanitizer."""
+    if device == "cpu":
+        message = f"test: --sanitize: expected --device cuda with {tool}, got --device cpu"
+        raise DevtoolError(message, "devtool test --device cuda, or --sanitize address for host code", MISUSED)
+    program = locate("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+    if program is None:
+        message = "test: --sanitize: expected compute-sanitizer, got none on PATH"
+        raise DevtoolError(message, "install it (it comes with the CUDA toolkit) and put it on PATH")
+    return [program, "--tool", tool, "--error-exitcode", str(_FOUND)]
+
+
+def _tests_of(op: str) -> str:
+    if not any((project.kernels() / op).glob("test_*.py")):
+        raise DevtoolError(
+            f"test: {op}: expected kernels/{op}/test_{op}.py, got no test file",
+            "copy kernels/simple_add/test_simple_add.py and adapt it",
+        )
+    return f"kernels/{op}"
+
+
+def _require_results(
+    status: int, counts: dict | None, names: Sequence[str], options: Options, left_out: int = 0
+) -> None:
+    if status == _USAGE_ERROR:
+        message = "test: pytest: expected arguments that it takes, got others (see above)"
+        raise DevtoolError(message, "pytest --help", MISUSED)
+    if status == _NO_TESTS:
+        if left_out:
+            message = f"test: pytest: expected a test that is not slow, got {left_out} slow ones"
+            raise DevtoolError(message, _command_for_all(names))
+        raise DevtoolError("test: pytest: expected a test, got none with these arguments", "leave out -k or -m")
+    if counts is None or status < 0:  # also one that died after its last test
+        hint = "read the message above"
+        if status < 0:
+            command = " ".join(["devtool test", *names, "--sanitize address"])
+            hint = f"{command} finds reads and writes out of bounds"
+        elif options.sanitize:
+            hint = "the sanitizer's report is above"
+        raise DevtoolError(f"test: pytest {how_it_ended(status)} before its end", hint)

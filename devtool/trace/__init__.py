@@ -1,0 +1,1 @@
+"""Runs a script, and reports what torch_xla and XLA did."""

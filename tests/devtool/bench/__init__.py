@@ -1,0 +1,1 @@
+"""`devtool bench`: runs, and what is kept, compared and drawn of them."""

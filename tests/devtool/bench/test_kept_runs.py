@@ -1,0 +1,298 @@
+"""Runs that `devtool bench` has kept: read, compared, shown and drawn."""
+
+import copy
+import json
+import math
+import random
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from devtool.bench import compare, plot, table
+from devtool.bench.compare import compare_runs, shift
+from devtool.errors import DevtoolError
+from devtool.records import run_file
+from devtool.records.run_file import parse_run, read_run, write_run
+from tests.bench_run import assert_is_picture, document, run
+
+# Files.
+
+
+def test_schema_and_layers_are_those_of_pyxla():
+    from pyxla.benchmark import run as measuring
+    from pyxla.benchmark.xla_step import NAME
+
+    assert run_file.SCHEMA == measuring.SCHEMA
+    assert run_file.OURS == ("raw", "raw step", NAME)
+
+
+def test_what_a_run_means():
+    small, large = run().cases
+    assert (small.bound, small.floor) == ("copy", pytest.approx(1e-3))
+    assert (large.bound, large.floor) == ("matrix", pytest.approx(1e-2))
+    assert small.layer("raw").median == pytest.approx(1e-3, rel=0.02)
+    assert 0 < small.layer("raw").spread < 0.02
+    assert small.layer("flashinfer decode") is None
+    assert run().device == "A processor, 2 threads"
+
+
+def test_file_of_a_run_is_read_as_it_was_written(tmp_path):
+    path = tmp_path / "run.json"
+    write_run(path, run())
+    assert read_run("--load", path).document == document()
+    assert [p.name for p in tmp_path.iterdir()] == ["run.json"]
+
+
+@settings(max_examples=30)
+@given(share=st.floats(0, 0.999))
+def test_file_that_is_cut_short(share, tmp_path_factory):
+    path = tmp_path_factory.mktemp("cut") / "run.json"
+    text = json.dumps(document())
+    path.write_text(text[: int(share * len(text))])
+    with pytest.raises(
+        DevtoolError, match="bench: --compare: expected a run that devtool bench --json wrote, got what"
+    ):
+        read_run("--compare", path)
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=60)
+@given(content=ANY_JSON)
+def test_file_of_something_else(content, tmp_path_factory):
+    path = tmp_path_factory.mktemp("other") / "run.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(DevtoolError, match=r"bench: --load: expected a run that devtool bench --json wrote"):
+        read_run("--load", path)
+
+
+@settings(max_examples=100)
+@given(data=st.data(), value=ANY_JSON)
+def test_file_in_which_a_value_was_changed_is_a_run_or_refused(data, value, tmp_path_factory):
+    changed = document()
+    place, key = changed, None
+    while isinstance(place, dict | list) and place:
+        parent, key = place, data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+        place = parent[key]
+        if data.draw(st.booleans()):
+            break
+    parent[key] = value
+    path = tmp_path_factory.mktemp("changed") / "run.json"
+    path.write_text(json.dumps(changed))
+    try:
+        found = read_run("--load", path)
+    except DevtoolError as error:
+        assert error.message.startswith("bench: --load: expected a run that devtool bench --json wrote")
+    else:
+        list(table.remarks(found))
+        assert all(math.isfinite(s) and s > 0 for case in found.cases for la in case.layers for s in la.seconds)
+
+
+def test_file_of_another_schema(tmp_path):
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(document() | {"schema": 2}))
+    with pytest.raises(DevtoolError, match=r"\(schema 1\), got another schema \(schema 2\) in"):
+        read_run("--load", path)
+
+
+def test_file_that_is_not_there(tmp_path):
+    with pytest.raises(DevtoolError, match="wrote, got No such file or directory: "):
+        read_run("--compare", tmp_path / "none.json")
+
+
+def test_folder_that_is_not_there(tmp_path):
+    with pytest.raises(DevtoolError, match=r"bench: a file cannot be read or written \(No such file"):
+        write_run(tmp_path / "none/run.json", run())
+
+
+# Ratios.
+
+TIMES = st.lists(st.floats(1e-6, 10), min_size=6, max_size=15)
+
+
+@settings(max_examples=100)
+@given(before=TIMES, now=TIMES, factor=st.floats(0.1, 10))
+def test_ratio_and_interval(before, now, factor):
+    value, low, high = shift(before, now)
+    assert low <= value <= high
+    pairs = [b / a for a in before for b in now]
+    assert min(pairs) * 0.999 <= value <= max(pairs) * 1.001
+    back = shift(now, before)
+    assert (value, low, high) == pytest.approx((1 / back[0], 1 / back[2], 1 / back[1]))
+    assert shift(before, [factor * t for t in now]) == pytest.approx((factor * value, factor * low, factor * high))
+    same = shift(before, before)
+    assert same[0] == pytest.approx(1) and same[1] <= 1 <= same[2]
+
+
+def test_interval_by_hand():
+    """Eight and eight: 64 ratios; 32 - 2.576 * sqrt(64 * 17 / 12) = 7.47, so the seventh from each end."""
+    before, now = [float(n) for n in range(1, 9)], [float(n) for n in range(11, 19)]
+    ratios = sorted(b / a for a in before for b in now)
+    assert shift(before, now) == pytest.approx((math.sqrt(ratios[31] * ratios[32]), ratios[6], ratios[-7]))
+
+
+def test_too_few_samples_say_nothing():
+    assert shift([1.0] * 3, [2.0] * 3) == (pytest.approx(2), 0.0, math.inf)
+
+
+def test_interval_holds_the_ratio_as_often_as_it_says():
+    """Times with a long tail; the true ratio is 1.3 in each of 400 comparisons."""
+    generator = random.Random(0)
+    sample = lambda factor: [factor * (1 + generator.expovariate(5)) for _ in range(20)]  # noqa: E731
+    intervals = [shift(sample(1.0), sample(1.3)) for _ in range(400)]
+    assert statistics.mean(low <= 1.3 <= high for _, low, high in intervals) > 0.975
+
+
+def verdicts(before, now, noise=0.05) -> dict[str, str]:
+    return {r.layer: r.verdict for r in compare_runs(before, now, noise) if r.case == "rms_norm small"}
+
+
+def test_same_run_twice():
+    assert set(verdicts(run(), run()).values()) == {""}
+    compare.require_no_regression(compare_runs(run(), run(), 0.05))
+
+
+def test_regression_of_ours():
+    ratios = compare_runs(run(), run(xla_step=1.2), 0.05)
+    assert {r.layer for r in ratios if r.verdict} == {"xla step"}
+    with pytest.raises(DevtoolError) as caught:
+        compare.require_no_regression(ratios)
+    assert re.search(r"got rms_norm small xla step 1\.20 \(1\.1\d to 1\.2\d\), rms_norm large ", caught.value.message)
+
+
+def test_change_within_the_noise_or_for_the_better():
+    assert verdicts(run(), run(raw=1.04))["raw"] == ""
+    assert verdicts(run(), run(raw=1.04), noise=0.01)["raw"] == "slower"
+    assert verdicts(run(), run(raw=0.8))["raw"] == "faster"
+    compare.require_no_regression(compare_runs(run(), run(raw=0.8), 0.05))
+
+
+def test_peer_may_be_slower():
+    ratios = compare_runs(run(), run(torch=1.5), 0.05)
+    assert {r.layer for r in ratios if r.verdict == "slower"} == {"torch"}
+    compare.require_no_regression(ratios)
+
+
+def test_slower_machine_is_no_regression():
+    """All that ran took half as long again, the control too."""
+    everything = dict.fromkeys(("raw", "raw_step", "xla_step", "torch", "torch_compile", "control"), 1.5)
+    assert set(verdicts(run(), run(**everything)).values()) == {""}
+    assert verdicts(run(), run(**everything | {"raw": 2.0}))["raw"] == "slower"
+
+
+def test_case_or_layer_that_is_lost():
+    less = document()
+    del less["cases"][1]
+    del less["cases"][0]["layers"][2]
+    with pytest.raises(DevtoolError, match="got none of rms_norm small xla step, rms_norm large"):
+        compare.check_cases(run(), parse_run(less), selected=False)
+    compare.check_cases(run(), parse_run(less), selected=True)
+
+
+def test_other_cases_cannot_be_compared():
+    other = document()
+    for case in other["cases"]:
+        case["op"] = "simple_add"
+    with pytest.raises(DevtoolError, match=r"got one with others \(rms_norm small, rms_norm large\)"):
+        compare.check_cases(run(), parse_run(other), selected=False)
+
+
+def test_new_case_is_said_and_not_judged(capsys):
+    more = document()
+    more["cases"].append(copy.deepcopy(more["cases"][0]) | {"case": "new"})
+    now = parse_run(more)
+    compare.check_cases(run(), now, selected=False)
+    ratios = compare_runs(run(), now, 0.05)
+    compare.print_ratios(ratios, run(), now)
+    printed = capsys.readouterr().out
+    assert "new, not compared: rms_norm new" in printed
+    assert re.search(r"rms_norm small +control +\d\d\.\d ms +\d\d\.\d ms +1\.00 +[01]\.\d\d to 1\.\d\d", printed)
+
+
+def test_regression_is_an_exit_status(tmp_path):
+    from click.testing import CliRunner
+
+    from devtool.cli import cli
+
+    before, now = tmp_path / "before.json", tmp_path / "now.json"
+    before.write_text(json.dumps(document()))
+    now.write_text(json.dumps(document(raw=1.3)))
+    result = CliRunner().invoke(cli, ["bench", "--load", str(now), "--compare", str(before)], standalone_mode=False)
+    assert isinstance(result.exception, DevtoolError) and result.exception.exit_code == 1
+    assert "slower" in result.output and "1.30" in result.output
+    good = CliRunner().invoke(cli, ["bench", "--load", str(before), "--compare", str(before)], standalone_mode=False)
+    assert (good.exit_code, good.exception) == (0, None)
+
+
+# What is shown and drawn.
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(1.234e-6, "1.23 us"), (12.34e-6, "12.3 us"), (5e-8, "0.050 us"), (0.1234, "123 ms"), (1.0, "1.00 s"),
+     (0.0099996, "10.0 ms"), (12.34, "12.3 s")],
+)  # fmt: skip
+def test_durations(seconds, text):
+    assert table.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("per_second", "bound", "text"),
+    [(4.237e12, "copy", "4.24 TB/s"), (7.7e14, "matrix", "770 TFLOP/s"), (5e3, "copy", "5000 B/s")],
+)
+def test_rates(per_second, bound, text):
+    assert table.rate(per_second, bound) == text
+
+
+def test_remarks_say_what_was_left_out():
+    busy = document() | {"load": 3.14}
+    busy["rates"]["copy"]["measured"] = [2.5e10, 1.2e10]
+    text = "\n".join(table.remarks(parse_run(busy)))
+    assert "not timed: flashinfer decode (1 of 2 cases): for CUDA only" in text
+    assert "by a sample of rows, the others only searched for NaN: 1 of 2 cases" in text
+    assert "the machine's speed changed: copy rate 25.0 GB/s and 12.0 GB/s before and after" in text
+    assert "the machine was busy: 3.1 running processes per core" in text
+
+
+@pytest.mark.parametrize("cases", [1, 2, 30])
+def test_picture(tmp_path, cases):
+    drawn = document()
+    drawn["cases"] = [copy.deepcopy(drawn["cases"][n % 2]) | {"case": f"case-{n}"} for n in range(cases)]
+    plot.plot_run(parse_run(drawn), tmp_path / "run.png")
+    assert_is_picture(tmp_path / "run.png")
+
+
+def test_picture_of_nothing(tmp_path):
+    """All was refused."""
+    empty = document()
+    empty["cases"] = [case | {"layers": [], "refused": "wrong"} for case in empty["cases"]]
+    plot.plot_run(parse_run(empty), tmp_path / "run.png")
+    assert_is_picture(tmp_path / "run.png")
+
+
+def test_picture_that_cannot_be_written(tmp_path):
+    with pytest.raises(DevtoolError, match=r"bench: a file cannot be read or written \(No such file"):
+        plot.plot_run(run(), tmp_path / "none/run.png")
+
+
+def test_picture_of_another_format():
+    with pytest.raises(
+        DevtoolError, match=r"bench: --plot: expected a file that ends in \.png, got run\.svg"
+    ) as caught:
+        plot.check_plot(Path("run.svg"))
+    assert caught.value.exit_code == 2
+
+
+def test_picture_without_matplotlib(monkeypatch):
+    monkeypatch.setattr(plot.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DevtoolError, match=r"bench: --plot: expected matplotlib, got none\n\nhint: .*pip install"):
+        plot.check_plot(Path("run.png"))

@@ -1,0 +1,1 @@
+"""`devtool build`."""

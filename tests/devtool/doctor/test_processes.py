@@ -1,0 +1,21 @@
+"""What devtool doctor runs in processes of their own."""
+
+from pathlib import Path
+
+import pytest
+
+from devtool.doctor.processes import Processes
+from devtool.doctor.python import Problem
+
+
+def test_a_hanging_probe_is_killed_with_all_that_it_started(monkeypatch, tmp_path):
+    pid = tmp_path / "pid"
+    code = (
+        f"import subprocess; c = subprocess.Popen(['sleep', '60']); open({str(pid)!r}, 'w').write(str(c.pid)); c.wait()"
+    )
+    (tmp_path / "torch.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(Problem, match=r"within 2 s"):
+        Processes(timeout=2).ask("torch", hint="")
+    status = Path("/proc", pid.read_text(), "stat")  # absent, or a zombie that nobody has collected yet
+    assert not status.exists() or status.read_text().split()[2] == "Z"

@@ -1,0 +1,1 @@
+"""`devtool list` and `devtool hlo`."""

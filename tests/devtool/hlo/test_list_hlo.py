@@ -1,0 +1,330 @@
+"""`devtool list` and `devtool hlo`: what they show of ops in every state."""
+
+import json
+import os
+import shutil
+import subprocess
+import xml.etree.ElementTree as ElementTree
+from types import SimpleNamespace
+
+import pytest
+
+from devtool import project
+from devtool.hlo.lowered import inspect_case, load_cases
+from devtool.hlo.svg import MOST_NODES, draw
+from tests.devtool_tree import Tree
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    tree = Tree(tmp_path_factory.mktemp("list"))
+    result = tree.run("build", "simple_add")
+    assert result.returncode == 0, result.stderr
+    return tree
+
+
+def listed(tree: Tree) -> dict[str, dict]:
+    result = tree.run("list", "--json")
+    assert result.returncode == 0, result.stderr
+    return {entry["op"]: entry for entry in map(json.loads, result.stdout.splitlines())}
+
+
+def test_built_and_not_built(tree):
+    assert tree.run("new-op", "fresh").returncode == 0
+    found = listed(tree)
+    shutil.rmtree(tree.kernels / "fresh")
+    built = found["simple_add"]
+    assert (built["state"], built["targets"], built["platforms"]) == ("built", ["xla_gpu_simple_add"], ["Host"])
+    assert built["library"] == str(tree.library("simple_add")) and built["compiler"]
+    assert built["schema"] == "xla_gpu::simple_add(Tensor a, Tensor b, float alpha=1.) -> Tensor"
+    fresh = found["fresh"]
+    assert (fresh["state"], fresh["targets"], fresh["library"]) == ("not built", [], None)
+    assert fresh["schema"] == "xla_gpu::fresh(Tensor x, float scale=1.) -> Tensor"
+
+
+def test_table_says_the_state_in_words(tree):
+    source = tree.kernels / "simple_add/simple_add.h"
+    text, times = source.read_text(), source.stat()
+    source.write_text(text + "// changed\n")
+    result = tree.run("list")
+    source.write_text(text)
+    os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))  # or the next build would compile it again
+    assert result.stdout.split()[-4:] == ["simple_add", "xla_gpu_simple_add", "Host", "stale"]
+    assert result.stderr == "hint: devtool build simple_add\n"
+
+
+@pytest.mark.parametrize("damage", ["cut short", "text", "another op's", "no table"])
+def test_corrupt(tree, tmp_path, damage):
+    library = tree.library("simple_add")
+    whole, manifest = library.read_bytes(), library.with_suffix(".json").read_bytes()
+    # Renamed into place: the file that is there may be mapped by another process.
+    damaged = tmp_path / "damaged"
+    if damage == "no table":
+        (tmp_path / "empty.cc").touch()
+        subprocess.run(["g++", "-shared", tmp_path / "empty.cc", "-o", damaged], check=True)
+    else:
+        content = {"cut short": whole[:5000], "text": b"not a library", "another op's": whole}[damage]
+        damaged.write_bytes(content)
+    name = "other" if damage == "another op's" else "simple_add"
+    try:
+        if name == "other":
+            tree.tiny_op("other")
+        damaged.replace(tree.library(name))
+        library.with_suffix(".json").unlink()  # which would say first that the bytes are others
+        entry = listed(tree)[name]
+    finally:
+        library.write_bytes(whole)
+        library.with_suffix(".json").write_bytes(manifest)
+        shutil.rmtree(tree.kernels / "other", ignore_errors=True)
+    assert entry["state"] == "corrupt" and entry["targets"] == []
+    assert entry["reason"]
+
+
+def test_hlo_shows_the_custom_call(tree):
+    result = tree.run("hlo", "simple_add", "--case", "bf16-3x5")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("HloModule ") and "\033" not in result.stdout
+    assert 'custom_call_target="xla_gpu_simple_add"' in result.stdout and "bf16[3,5]" in result.stdout
+    assert result.stderr.endswith("hlo: 1 custom call: xla_gpu_simple_add\n")
+
+
+def test_hlo_highlights_it_on_a_terminal(tree):
+    if shutil.which("script") is None:
+        pytest.skip("needs `script`")
+    command = ["script", "-qec", " ".join(tree.command("hlo", "simple_add")), "/dev/null"]
+    environment = tree.environment(TERM="xterm-256color")
+    output = subprocess.run(command, cwd=tree.root, env=environment, capture_output=True, text=True).stdout
+    highlighted = [line for line in output.splitlines() if "\033[1;36m" in line]
+    assert len(highlighted) == 1 and "xla_gpu_simple_add" in highlighted[0]
+
+
+def test_hlo_lists_the_cases(tree):
+    result = tree.run("hlo", "simple_add", "--list")
+    assert "bf16-3x5\tfewer elements than one vector\n" in result.stdout
+
+
+def test_hlo_of_an_unknown_case(tree):
+    result = tree.run("hlo", "simple_add", "--case", "bf16-3x6")
+    assert result.returncode == 2
+    assert "hlo: --case: expected one of cases.py (" in result.stderr and ", got bf16-3x6" in result.stderr
+    assert result.stderr.endswith("\n\nhint: did you mean bf16-3x5?\n")
+
+
+def test_hlo_of_an_op_without_cases(tree):
+    tree.tiny_op("tiny")
+    (tree.kernels / "tiny/__init__.py").touch()
+    result = tree.run("hlo", "tiny")
+    shutil.rmtree(tree.kernels / "tiny")
+    assert result.returncode == 1
+    assert result.stderr.endswith(
+        "hlo: tiny: expected kernels/tiny/cases.py, got none\n\nhint: copy kernels/simple_add/cases.py and adapt it\n"
+    )
+
+
+def test_hlo_of_a_further_op_of_a_folder(tree):
+    """Its cases have a list of their own; nothing of the folder's name is in its name."""
+    folder = tree.kernels / "simple_add"
+    python, cases = (folder / name for name in ("simple_add.py", "cases.py"))
+    texts = python.read_text(), cases.read_text()
+    signature = "def minus(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:"
+    op = f"\n\n@custom_op(library='simple_add')\n{signature}\n    return a - b\n"
+    try:
+        python.write_text(texts[0] + op)
+        without = tree.run("hlo", "minus", "--list")
+        cases.write_text(texts[1] + "\n\nMINUS_CASES = CASES[1:2]\n")
+        listed = tree.run("hlo", "minus", "--list")
+        folders = tree.run("hlo", "simple_add", "--list")
+    finally:
+        python.write_text(texts[0]), cases.write_text(texts[1])
+    assert without.returncode == 1
+    expected = "hlo: minus: expected a case in MINUS_CASES of kernels/simple_add/cases.py, got none\n\nhint: "
+    assert without.stderr.endswith(f"{expected}kernels/simple_add/cases.py is an example\n")
+    assert listed.stdout.splitlines() == folders.stdout.splitlines()[1:2]
+
+
+@pytest.mark.parametrize("name", ["attention_to_query", "paged_attention_lse", "rotary_embedding_inplace"])
+def test_hlo_calls_a_further_op(name):
+    (case, *_) = load_cases(name, project.folder_of(name))
+    _, seen = inspect_case(name, case)
+    assert [call.target for call in seen.calls()] == [f"xla_gpu_{name}"]
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+SCRIPT = """
+import sys, torch, torch_xla
+x = torch.arange(12.0).reshape(3, 4).to(torch_xla.device())
+step = torch.compile(lambda x: torch.ops.xla_gpu.simple_add(x, x).relu(), backend="openxla")
+print("printed by the script", sys.argv[1:], __name__)
+print((step(x) + torch.ops.xla_gpu.simple_add(x, x, 2.0)).sum().item())
+"""
+
+
+def test_hlo_says_what_xla_made_of_the_op(tree):
+    result = tree.run("hlo", "simple_add", "--case", "f32-3x5")
+    _, _, report = result.stdout.partition("\n\nSyncTensorsGraph")
+    assert " on CPU: 1 custom call, 0 copies\n" in report
+    assert "operand 0  f32[3,5]{1,0}  argument " in report and "alpha = " in report and "  memory    " in report
+
+
+def test_hlo_at_each_stage(tree):
+    texts = {}
+    for stage in ("stablehlo", "after"):
+        result = tree.run("hlo", "simple_add", "--case", "f32-3x5", "--stage", stage)
+        assert result.returncode == 0, result.stderr
+        assert result.stderr.endswith("hlo: 1 custom call: xla_gpu_simple_add\n")
+        texts[stage] = result.stdout
+    assert (
+        texts["stablehlo"].startswith("module @") and "stablehlo.custom_call @xla_gpu_simple_add" in texts["stablehlo"]
+    )
+    assert texts["after"].startswith("HloModule ") and "is_scheduled=true" in texts["after"]
+
+
+def test_hlo_diff(tree):
+    result = tree.run("hlo", "simple_add", "--diff")
+    lines = result.stdout.splitlines()
+    assert lines[0].endswith(", before optimisation") and lines[1].endswith(", after optimisation")
+    assert any(line.startswith("+HloModule") for line in lines) and "metadata" not in result.stdout
+
+
+def test_hlo_json(tree):
+    result = tree.run("hlo", "simple_add", "--case", "f32-3x5", "--json")
+    data = json.loads(result.stdout)
+    (call,) = data["modules"][0]["calls"]
+    assert (data["device"], call["target"]) == ("CPU", "xla_gpu_simple_add")
+    assert data["modules"][0]["memory"]["arguments"] == 2 * 3 * 5 * 4
+
+
+def test_hlo_graph(tree, tmp_path):
+    """Well-formed, with the custom call marked by its class; nothing of it lies outside of the picture."""
+    path = tmp_path / "graph.svg"
+    result = tree.run("hlo", "simple_add", "--case", "f32-3x5", "--graph", str(path))
+    assert result.returncode == 0 and result.stdout == ""
+    assert f"hlo: wrote {path}\n" in result.stderr
+    root = ElementTree.parse(path).getroot()
+    calls = [group for group in root.iter(f"{SVG}g") if group.get("class") == "call"]
+    assert [text.text for text in calls[0].iter(f"{SVG}text")] == ["xla_gpu_simple_add", "f32[3,5]{1,0}"]
+    assert len(calls) == 1 and len([g for g in root.iter(f"{SVG}g") if g.get("class") == "end"]) == 3
+    width, height = float(root.get("width")), float(root.get("height"))
+    for rect in root.iter(f"{SVG}rect"):
+        assert 0 <= float(rect.get("x")) <= width - float(rect.get("width"))
+        assert 0 <= float(rect.get("y")) <= height - float(rect.get("height"))
+
+
+def chain(length: int) -> SimpleNamespace:
+    """A module of that many steps with a custom call in the middle."""
+    lines = ["  %x0 = f32[2]{0} parameter(0)"]
+    for i in range(1, length):
+        call = 'custom-call(%x{}), custom_call_target="a<b"' if i == length // 2 else "sine(%x{})"
+        lines.append(f"  %x{i} = f32[2]{{0}} {call.format(i - 1)}")
+    lines[-1] = lines[-1].replace("%", "ROOT %", 1)
+    text = "ENTRY %main (x0: f32[2]) -> f32[2] {\n" + "\n".join(lines) + "\n}\n"
+    return SimpleNamespace(name="chain", before=text, after=text, copies=())
+
+
+@pytest.mark.parametrize("length", [2, MOST_NODES - 1, 5000])
+def test_picture_of_a_long_module(length):
+    """A large one shows what is near its custom calls, and says how much it leaves out."""
+    text, left_out = draw([chain(length)], "after")
+    drawn = list(ElementTree.fromstring(text).iter(f"{SVG}rect"))
+    assert len(drawn) == (length + 1 if length < MOST_NODES else 7)
+    assert left_out == (0 if length < MOST_NODES else length + 1 - 7)
+    assert "a&lt;b" in text
+
+
+def test_picture_of_nothing():
+    text, left_out = draw([], "after")
+    assert ElementTree.fromstring(text).tag == f"{SVG}svg" and left_out == 0
+
+
+def script(tmp_path, text: str):
+    path = tmp_path / "script.py"
+    path.write_text(text)
+    return path
+
+
+def test_hlo_of_a_script(tree, tmp_path):
+    """Its own output goes to stderr; XLA compiles what it compiles anyway."""
+    path = script(tmp_path, SCRIPT + 'import os; os.system("echo said by a child")\n')
+    result = tree.run("hlo", str(path), "--json", "--", "--epochs", "3", PJRT_DEVICE="CPU")
+    assert result.returncode == 0, result.stderr
+    assert "printed by the script ['--epochs', '3'] __main__\n" in result.stderr
+    assert "said by a child\n" in result.stderr
+    data = json.loads(result.stdout)
+    targets = [call["target"] for module in data["modules"] for call in module["calls"]]
+    assert targets == ["xla_gpu_simple_add"] * 2
+    assert all(module["before"].startswith("HloModule ") for module in data["modules"])
+
+
+def test_hlo_of_a_script_twice_in_a_folder_of_the_user_s(tree, tmp_path):
+    """The second run's modules have the first one's names."""
+    path, folder = script(tmp_path, SCRIPT), tmp_path / "modules"
+    flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
+    for _ in range(2):
+        result = tree.run("hlo", str(path), PJRT_DEVICE="CPU", XLA_FLAGS=flags)
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.count("xla_gpu_simple_add") >= 2
+    assert list(folder.iterdir())
+
+
+RAISES = """def inner():
+    raise ValueError("mine")
+
+
+import torch
+
+inner()
+"""
+
+
+def test_hlo_of_a_script_that_raises(tree, tmp_path):
+    """The traceback is that of `python script.py`, without a frame of ours."""
+    path = script(tmp_path, RAISES)
+    result = tree.run("hlo", str(path))
+    assert result.returncode == 1 and result.stdout == ""
+    trace, _, own = result.stderr.partition("ValueError: mine\n")
+    assert trace == (
+        f'Traceback (most recent call last):\n  File "{path}", line 7, in <module>\n    inner()\n'
+        f'  File "{path}", line 2, in inner\n    raise ValueError("mine")\n'
+    )
+    assert own.startswith(f"hlo: {path}: the script raised ValueError (see above)\n\nhint: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "got"),
+    [
+        ("print('no XLA')", "expected a script that computes on XLA, got one that left XLA nothing to do"),
+        ("import torch, torch_xla\nx = torch.ones(3, device=torch_xla.device()) + 1", "left XLA nothing to do"),
+        ("import sys; sys.exit(3)", "the script failed (exit status 3)"),
+        ("import sys; sys.exit('words')", "words\nhlo: "),
+        ("def f(:", "SyntaxError: invalid syntax\nhlo: "),
+    ],
+)
+def test_hlo_of_a_script_that_shows_nothing(tree, tmp_path, text, got):
+    result = tree.run("hlo", str(script(tmp_path, text)), PJRT_DEVICE="CPU")
+    assert result.returncode == 1 and got in result.stderr and "devtool/hlo/lowered.py" not in result.stderr
+    assert "\n\nhint: " in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "got"),
+    [
+        (["no_script.py"], "hlo: SCRIPT: expected a Python file, got none at no_script.py\n\nhint: "),
+        (["simple_ad"], "hlo: OP: expected a folder of kernels/ (simple_add), got simple_ad\n\nhint: did you mean"),
+        (["simple_add", "--diff", "--json"], "--stage, --diff and --json exclude each other"),
+        (["simple_add", "extra"], "unexpected extra argument (extra): an op takes none"),
+        (["script.py", "--list"], "a script has no cases"),
+        (["simple_add", "--stage", "later"], "'later' is not one of 'stablehlo', 'before', 'after'"),
+    ],
+)
+def test_hlo_misused(tree, arguments, got):
+    result = tree.run("hlo", *arguments)
+    assert result.returncode == 2 and got in result.stderr and result.stdout == ""
+
+
+def test_hlo_graph_that_cannot_be_written(tree, tmp_path):
+    graph = tmp_path / "none/graph.svg"
+    result = tree.run("hlo", "simple_add", "--graph", str(graph))
+    assert result.returncode == 2 and result.stdout == ""
+    assert result.stderr.startswith(
+        f"hlo: --graph: expected a file in a folder that exists, got {graph}\n\nhint: mkdir"
+    )

@@ -1,0 +1,1 @@
+"""What test runs and benches leave on record."""

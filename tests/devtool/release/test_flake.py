@@ -1,0 +1,274 @@
+"""The flake, evaluated with nix/host for nixpkgs: what it offers, what an edit rebuilds, what it refuses."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from devtool.errors import DevtoolError
+from devtool.release import nix
+from tests.conftest import ROOT
+from tests.flake import SYSTEMS, Flake
+
+OPS = sorted(path.parent.name for path in (ROOT / "kernels").glob("*/*_ffi.cc"))
+needs_nix = pytest.mark.skipif(shutil.which("nix") is None, reason="needs nix: apt-get install nix-bin")
+
+
+@pytest.fixture(scope="module")
+def flake(tmp_path_factory):
+    return Flake(tmp_path_factory.mktemp("flake"))
+
+
+@pytest.fixture
+def copy(flake, tmp_path):
+    shutil.copytree(flake.root, tmp_path / "flake", symlinks=True)
+    changed = object.__new__(Flake)
+    changed.root = tmp_path / "flake"
+    return changed
+
+
+@needs_nix
+def test_one_package_per_op_folder_and_the_release(flake):
+    assert sorted(flake.derivations()) == sorted([*OPS, "default", "docs", "python", "wheel"])
+    assert sorted(flake.derivations("aarch64-linux")) == sorted([*OPS, "default", "wheel"])
+
+
+@needs_nix
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_everything_evaluates(flake, system):
+    for kind in ("checks", "devShells"):
+        assert all(flake.value(f"{kind}.{system}", "builtins.mapAttrs (_: drv: drv.drvPath)").values())
+    names = flake.value(f"legacyPackages.{system}.cpu", "builtins.mapAttrs (_: drv: drv.name)")
+    assert names["rms_norm"].startswith("pyxla-rms_norm-cpu-") and "wheel" in names
+    assert flake.value(f"apps.{system}.devtool.program").endswith("/bin/devtool")
+    assert flake.value(f"formatter.{system}.name") == "pyxla-format"
+
+
+@needs_nix
+def test_hydra_jobs_name_each_package_of_each_system(flake):
+    jobs = flake.value("hydraJobs", "builtins.mapAttrs (_: builtins.mapAttrs (_: builtins.attrNames))")
+    assert jobs["packages"]["rms_norm"] == ["aarch64-linux", "x86_64-linux"]
+    assert jobs["packages"]["python"] == ["x86_64-linux"]
+    assert set(jobs["checks"]) == {"docs", "format", "libraries", "scaffold", "tests"}
+
+
+@needs_nix
+def test_same_derivations_from_another_path(flake, copy):
+    assert copy.derivations() == flake.derivations()
+
+
+@needs_nix
+def test_edit_of_one_kernel_changes_that_library_and_what_collects_it(flake, copy):
+    before = flake.derivations()
+    source = copy.root / "kernels/rms_norm/rms_norm_host.cc"
+    source.write_text(source.read_text() + "// edited\n")
+    after = copy.derivations()
+    assert {name for name in before if before[name] != after[name]} == {
+        "rms_norm",
+        "default",
+        "wheel",
+        "python",
+        "docs",
+    }
+
+
+@needs_nix
+@pytest.mark.parametrize(
+    "name", ["kernels/rms_norm/rms_norm.py", "kernels/common/rms_norm.py", "README.md", "nix/shell.nix"]
+)
+def test_edit_of_what_no_library_is_made_from_changes_no_library(flake, copy, name):
+    copy.write(name, "# edited\n")
+    before, after = flake.derivations(), copy.derivations()
+    assert [before[op] for op in (*OPS, "default")] == [after[op] for op in (*OPS, "default")]
+
+
+@needs_nix
+@pytest.mark.parametrize(
+    "name", ["triton_kernels.py", "wrapped.json", "vendor/include/theirs.h", "vendor/libtheirs.so", "part/part.cuh"]
+)
+def test_edit_of_what_another_route_is_made_from_changes_that_library(flake, copy, name):
+    copy.write(f"kernels/rms_norm_triton/{name}", "{}\n")  # wrapped.json is read
+    before, after = flake.derivations(), copy.derivations()
+    assert [op for op in OPS if before[op] != after[op]] == ["rms_norm_triton"]
+
+
+@needs_nix
+@pytest.mark.parametrize("name", ["common/ffi/op_table.h", "common/device/fresh.cuh", "_family/value.h"])
+def test_edit_of_a_shared_header_changes_every_library(flake, copy, name):
+    copy.write(f"kernels/{name}", "// edited\n")
+    before, after = flake.derivations(), copy.derivations()
+    assert all(before[op] != after[op] for op in OPS)
+
+
+@needs_nix
+def test_new_op_folder_touches_no_nix_file(flake, copy):
+    copy.write("kernels/fresh/fresh_ffi.cc", "// sources\n")
+    before, after = flake.derivations(), copy.derivations()
+    assert set(after) - set(before) == {"fresh"}
+    assert [after[op] for op in OPS] == [before[op] for op in OPS]
+    assert after["default"] != before["default"]
+
+
+@needs_nix
+@pytest.mark.parametrize("name", ["default", "python", "Big", "with-dash", "9lives"])
+def test_op_folder_with_a_name_that_cannot_be_one(copy, name):
+    copy.write(f"kernels/{name}/{name}_ffi.cc", "// sources\n")
+    error = copy.error()
+    assert f"flake: kernels/{name}: expected a name of lower-case letters, digits and _" in error
+    assert f"hint: git mv kernels/{name} " in error
+
+
+@needs_nix
+@pytest.mark.parametrize("file", ["half.cu", "half.py"])
+def test_op_folder_without_the_file_that_registers_it(copy, file):
+    copy.write(f"kernels/half/{file}", "")
+    error = copy.error()
+    assert "flake: kernels/half: expected half_ffi.cc, which registers the op, got none" in error
+    assert "hint: devtool new-op half writes one" in error
+
+
+@needs_nix
+def test_folder_without_code_is_no_op(copy):
+    copy.write("kernels/notes/README.md", "no code\n")
+    assert "notes" not in copy.derivations()
+
+
+@needs_nix
+def test_unsupported_system(flake):
+    result = flake.nix("eval", ".#lib.kernelPackages", "--apply", 'f: f { system = "riscv64-linux"; kernels = ./.; }')
+    assert "flake: system: expected one of x86_64-linux aarch64-linux, got riscv64-linux" in result.stderr
+
+
+@needs_nix
+def test_without_the_tools_of_the_machine(copy):
+    (copy.root / "nix/host/toolchain.json").unlink()
+    error = copy.error()
+    assert "nix/host: toolchain.json: expected the machine's tools, got none" in error
+    assert "hint: run Nix by `devtool nix build`" in error
+
+
+@needs_nix
+def test_wheel_with_another_hash(copy):
+    """The build stops at a file that differs from the lock. Needs the package index, as every set-up does."""
+    path = copy.root / "nix/wheels.json"
+    lock = json.loads(path.read_text())
+    name = next(name for name in lock["hashes"] if name.startswith("iniconfig-"))
+    path.write_text(json.dumps(lock | {"hashes": lock["hashes"] | {name: "sha256-" + "A" * 43 + "="}}))
+    expression = "(import ./nix/wheels.nix { pkgs = import ./nix/host { }; python = (import ./nix/host { }).python312; "
+    expression += f'system = "{SYSTEMS[0]}"; }}).sets.dev.iniconfig.path'
+    result = subprocess.run(
+        ["nix", "build", "--impure", "--no-link", "-L", "--expr", expression.replace("./", f"{copy.root}/")],
+        env=nix._environment(True), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if "expected the wheel from the package index" in result.stderr:
+        pytest.skip("needs the package index")
+    assert result.returncode != 0
+    assert f"nix: {name}: expected sha256-{'A' * 43}=, got sha256-" in result.stderr
+    assert "devtool lock" in result.stderr
+
+
+@needs_nix
+def test_cache_example_of_the_guide(copy, tmp_path):
+    """The lines that docs/guide/nix.md shows, with a store of their own for the other side."""
+    block = re.search(r"```sh cache\n(.*?)```", (ROOT / "docs/guide/nix.md").read_text(), re.DOTALL)[1]
+    shutil.copytree(ROOT / "devtool", copy.root / "devtool", ignore=shutil.ignore_patterns("__pycache__"))
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    (commands / "devtool").write_text(f'#!/bin/sh\nexec {sys.executable} -P -m devtool "$@"\n')
+    (commands / "devtool").chmod(0o755)
+    env = nix._environment(True) | {
+        "HOME": str(tmp_path), "PATH": f"{commands}:{os.environ['PATH']}", "PYTHONPATH": str(copy.root),
+        "PYXLA_NIXPKGS": "host",
+    }  # fmt: skip
+    result = subprocess.run(
+        ["bash", "-euc", block], cwd=copy.root, env=env, capture_output=True, text=True, check=False
+    )
+    if "expected the wheel from the package index" in result.stderr:
+        pytest.skip("needs the package index")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == ["libsimple_add.json", "libsimple_add.so"]
+
+
+# What the flake asks of nixpkgs
+
+
+def used_names(prefix: str) -> set[str]:
+    files = [path for path in (ROOT / "nix").glob("*.nix")]
+    texts = [re.sub(r"#.*", "", path.read_text()) for path in files]
+    return {name for text in texts for name in re.findall(rf"\b{prefix}\.(\w+)", text)}
+
+
+def test_surface_of_nixpkgs_is_listed():
+    """nix/host/surface.json is what was compared with the real nixpkgs; a new name needs that comparison again."""
+    surface = json.loads((ROOT / "nix/host/surface.json").read_text())
+    assert used_names("lib") == set(surface["lib"])
+    assert set(surface["lib"]) <= set((ROOT / "nix/host/nixpkgs-lib.txt").read_text().split())
+    assert used_names("pkgs") - {"lib"} == set(surface["pkgs"])
+
+
+@needs_nix
+def test_stand_in_has_the_surface_and_little_more(flake):
+    surface = json.loads((ROOT / "nix/host/surface.json").read_text())
+    expression = "builtins.attrNames (import {0}/nix/host/lib.nix)"
+    result = flake.nix("eval", "--impure", "--json", "--expr", expression.format(flake.root))
+    assert set(json.loads(result.stdout)) == set(surface["lib"])
+    result = flake.nix(
+        "eval", "--impure", "--json", "--expr", f"builtins.attrNames (import {flake.root}/nix/host {{ }})"
+    )
+    # bashInteractive is for `nix develop`, which asks for it by itself.
+    assert set(json.loads(result.stdout)) == {*surface["pkgs"], "lib", "system", "bashInteractive"}
+
+
+# The template
+
+
+def test_template_is_what_new_op_writes():
+    from devtool.commands.new_op import DEFAULT_SCHEMA
+    from devtool.scaffold.op_folder import rendered
+    from devtool.scaffold.schema import parse_schema
+    from devtool.scaffold.stub import Op
+
+    template = ROOT / "templates/kernel/kernels/scaled"
+    with rendered(Op("scaled", parse_schema(DEFAULT_SCHEMA)), beside=None) as folder:
+        for path in template.iterdir():
+            if path.is_file():
+                assert path.read_text() == (folder / path.name).read_text(), path.name
+        assert {p.name for p in folder.iterdir()} - {p.name for p in template.iterdir()} == {
+            "cases.py",
+            "test_scaled.py",
+        }
+
+
+@needs_nix
+def test_template_evaluates_against_this_flake(flake, tmp_path):
+    shutil.copytree(ROOT / "templates/kernel", tmp_path / "mine", ignore=shutil.ignore_patterns("__pycache__"))
+    text = (tmp_path / "mine/flake.nix").read_text()
+    (tmp_path / "mine/flake.nix").write_text(
+        re.sub(r'inputs\.pyxla\.url = ".*"', f'inputs.pyxla.url = "path:{flake.root}"', text)
+    )
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path / "mine", check=True)
+    subprocess.run(["git", "add", "."], cwd=tmp_path / "mine", check=True)
+    result = subprocess.run(
+        ["nix", "eval", "--json", ".#packages.x86_64-linux", "--apply", "builtins.mapAttrs (_: drv: drv.name)",
+         "--override-input", "pyxla/nixpkgs", f"path:{flake.root}/nix/host", "--no-write-lock-file"],
+        cwd=tmp_path / "mine", env=nix._environment(True), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    names = json.loads(result.stdout)
+    assert set(names) == {"scaled", "default"} and names["scaled"].startswith("pyxla-scaled-")
+
+
+@needs_nix
+def test_op_folder_that_git_does_not_know(copy, monkeypatch):
+    monkeypatch.setattr(nix.project, "root", lambda: copy.root)
+    (copy.root / "kernels/shy").mkdir()
+    (copy.root / "kernels/shy/shy_ffi.cc").write_text("// sources\n")
+    expected = "nix: kernels/shy: expected files that git tracks, got untracked ones\n\nhint: git add -N kernels/shy"
+    with pytest.raises(DevtoolError, match=expected):
+        nix.run_nix(["build"], "host")
+    copy.git("add", "-N", "kernels/shy")
+    assert "shy" in copy.derivations()

@@ -1,0 +1,47 @@
+"""What devtool starts ends with it: also what a program in between does not tell."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from devtool.processes import run_lines
+
+# As ninja is to a command that started while Ctrl-C came: it waits for one that never heard of it.
+WAITS = """import signal, subprocess, sys
+signal.signal(signal.SIGINT, lambda *_: None)
+command = subprocess.Popen([sys.executable, "-c", sys.argv[1]], process_group=0, stdout=subprocess.PIPE, text=True)
+command.stdout.readline()
+print(command.pid, flush=True)
+command.wait()
+"""
+HEARS = "import time; print('started', flush=True); time.sleep(1000)"
+IS_DEAF = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); {HEARS}"
+
+
+def runs(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "seconds"), [(HEARS, (0, 8)), (IS_DEAF, (10, 60))], ids=["told again", "killed"])
+def test_command_that_missed_the_interrupt(command, seconds):
+    """Told again, it ends, and what waits for it; what hears nothing is killed after ten seconds."""
+    started = []
+
+    def interrupt(line: str) -> None:
+        started.append(int(line))
+        raise KeyboardInterrupt
+
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run_lines([sys.executable, "-c", WAITS, command], interrupt)
+    least, most = seconds
+    assert least <= time.monotonic() - begin <= most
+    while runs(started[0]):
+        assert time.monotonic() - begin < most + 10
+        time.sleep(0.02)
