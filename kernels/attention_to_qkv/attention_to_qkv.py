@@ -6,9 +6,9 @@ attention_to_query goes on to where the next attention begins.
 from dataclasses import dataclass
 
 import torch
-from pyxla_kernels.common.kv_store import check_slots_and_scales, store
-from pyxla_kernels.common.rms_norm import inverse_rms
-from pyxla_kernels.common.rotary import angles, check_angles, rotate
+from pyxla_kernels._kv_cache.reference import check_slots_and_scales, store
+from pyxla_kernels._rms_norm.reference import inverse_rms
+from pyxla_kernels._rotary.reference import angles, check_angles, rotate
 
 from pyxla import Check, accumulation_dtype, custom_op
 

@@ -1,9 +1,9 @@
 """Inputs of attention_to_query; each with its reason. cases.py hands them on."""
 
 import torch
+from pyxla_kernels._kv_cache.cases import cache_and_slots, torch_store
+from pyxla_kernels._rotary.cases import angle_table, drawn_positions, torch_rotated
 from pyxla_kernels.attention_to_qkv.inputs import ROUNDINGS, arguments, changed, torch_attention_to_qkv
-from pyxla_kernels.common.kv_store_cases import cache_and_slots, torch_store
-from pyxla_kernels.common.rotary_cases import angle_table, drawn_positions, torch_rotated
 
 from pyxla.testing import BadInput, Case
 

@@ -10,7 +10,7 @@ from pyxla_kernels.attention_to_qkv.attention_to_query_cases import (
     torch_attention_to_query,
 )
 from pyxla_kernels.attention_to_qkv.inputs import ROUNDINGS
-from pyxla_kernels.common.checks_on_xla import is_cuda
+from pyxla_kernels.common.testing.checks_on_xla import is_cuda
 
 from pyxla import testing
 from pyxla.testing.tolerance import compare
