@@ -12,10 +12,10 @@
 #include <cooperative_groups.h>
 
 #include "_gated/gated.cuh"
-#include "attention_to_qkv/attention_to_qkv_block.cuh"
-#include "attention_to_qkv/attention_to_qkv_heads.cuh"
+#include "fused_decoder_layer/fused_decoder_layer_block.cuh"
+#include "fused_decoder_layer/fused_decoder_layer_heads.cuh"
 
-namespace attention_to_qkv {
+namespace fused_decoder_layer {
 
 // The scale warps' part, once what they read is there: each takes every third row, in one order always.
 __device__ inline void FormScales(const DeviceParams& p, Shared& shared) {
@@ -217,4 +217,4 @@ __global__ void __launch_bounds__(kThreads) Kernel(const __grid_constant__ Devic
 #endif
 }
 
-}  // namespace attention_to_qkv
+}  // namespace fused_decoder_layer

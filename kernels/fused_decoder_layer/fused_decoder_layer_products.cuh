@@ -7,7 +7,7 @@
 
 #include <type_traits>
 
-#include "attention_to_qkv/attention_to_qkv.h"
+#include "fused_decoder_layer/fused_decoder_layer.h"
 #include "common/device/ptx/mbarrier.cuh"
 #include "common/device/ptx/memory.cuh"
 #include "common/device/ptx/tma.cuh"
@@ -15,7 +15,7 @@
 #include "common/device/swizzle.cuh"
 #include "common/device/warp.cuh"
 
-namespace attention_to_qkv {
+namespace fused_decoder_layer {
 
 using namespace pyxla::ptx;
 using pyxla::kWarpgroupSize;
@@ -161,4 +161,4 @@ __device__ inline void Multiply(const Product& p, const Ring& ring, uint32_t& st
   }
 }
 
-}  // namespace attention_to_qkv
+}  // namespace fused_decoder_layer

@@ -4,10 +4,10 @@
 
 #include <type_traits>
 
-#include "attention_to_qkv/attention_to_qkv_products.cuh"
+#include "fused_decoder_layer/fused_decoder_layer_products.cuh"
 #include "common/device/ptx/cluster.cuh"
 
-namespace attention_to_qkv {
+namespace fused_decoder_layer {
 
 // Warps: a warpgroup multiplies, one warp loads, three form the norms' scales.
 constexpr int kComputers = kWarpgroupSize, kScaleWarps = 3, kThreads = kComputers + 32 + kScaleWarps * 32;
@@ -122,4 +122,4 @@ __device__ inline void AddPeers(const float (&c)[kColumns][4], float2 (&sums)[kC
   ++turn;
 }
 
-}  // namespace attention_to_qkv
+}  // namespace fused_decoder_layer

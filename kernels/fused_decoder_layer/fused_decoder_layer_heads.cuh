@@ -1,11 +1,11 @@
-// The last product of attention_to_query: its columns are heads of queries, keys and values, which the thread that has
+// The last product of fused_decoder_layer_rotary: its columns are heads of queries, keys and values, which the thread that has
 // them rotates and stores. Its tiles have, of several heads, 16 elements of the first half and the 16 of the second
 // half that they are rotated with: a thread has both of a pair, and the same pairs of each head.
 #pragma once
 
-#include "attention_to_qkv/attention_to_qkv_block.cuh"
+#include "fused_decoder_layer/fused_decoder_layer_block.cuh"
 
-namespace attention_to_qkv {
+namespace fused_decoder_layer {
 
 // The angles of two neighbouring pairs.
 struct Angles {
@@ -96,4 +96,4 @@ __device__ inline void ProjectHeads(const DeviceParams& p, const Ring& ring, Sha
   });
 }
 
-}  // namespace attention_to_qkv
+}  // namespace fused_decoder_layer

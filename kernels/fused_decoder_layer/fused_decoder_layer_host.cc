@@ -4,10 +4,10 @@
 
 #include "_kv_cache/kv_store_host.h"
 #include "_rotary/rotary_host.h"
-#include "attention_to_qkv/attention_to_qkv.h"
+#include "fused_decoder_layer/fused_decoder_layer.h"
 #include "common/host/multiversion.h"
 
-namespace attention_to_qkv {
+namespace fused_decoder_layer {
 namespace {
 
 // Values of a row that are multiplied at a time, in independent sums that the compiler keeps in vector registers.
@@ -80,7 +80,7 @@ void StoreHeadsOf(const HeadsParams& p, float* qkv, T* query) {
   }
 }
 
-// The formula of attention_to_qkv.h, line by line, in floats.
+// The formula of fused_decoder_layer.h, line by line, in floats.
 template <typename T>
 void Run(const Params& p, const ParallelFor& parallel_for) {
   const auto product = [&](const std::vector<float>& x, const void* weight, int64_t k, int64_t columns) {
@@ -122,9 +122,9 @@ void Run(const Params& p, const ParallelFor& parallel_for) {
 
 }  // namespace
 
-void AttentionToQkvHost(const Params& params, const ParallelFor& parallel_for) {
+void FusedDecoderLayerHost(const Params& params, const ParallelFor& parallel_for) {
   if (params.tokens == 0) return;
   pyxla::DispatchFloat(params.dtype, [&](auto tag) { Run<typename decltype(tag)::type>(params, parallel_for); });
 }
 
-}  // namespace attention_to_qkv
+}  // namespace fused_decoder_layer

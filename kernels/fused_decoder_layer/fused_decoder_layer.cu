@@ -1,10 +1,10 @@
 #include <algorithm>
 
-#include "attention_to_qkv/attention_to_qkv.h"
-#include "attention_to_qkv/attention_to_qkv_kernel.cuh"
+#include "fused_decoder_layer/fused_decoder_layer.h"
+#include "fused_decoder_layer/fused_decoder_layer_kernel.cuh"
 #include "common/device/tensor_map.h"
 
-namespace attention_to_qkv {
+namespace fused_decoder_layer {
 
 using pyxla::BoxedDimension;
 
@@ -102,10 +102,10 @@ static cudaError_t LaunchOf(cudaStream_t stream, const Params& params) {
   return params.heads == nullptr ? Launch<T, false>(stream, params) : Launch<T, true>(stream, params);
 }
 
-cudaError_t LaunchAttentionToQkv(cudaStream_t stream, const Params& params) {
+cudaError_t LaunchFusedDecoderLayer(cudaStream_t stream, const Params& params) {
   if (params.tokens == 0) return cudaSuccess;
   return params.dtype == pyxla::FloatType::kFloat16 ? LaunchOf<__half>(stream, params)
                                                     : LaunchOf<__nv_bfloat16>(stream, params);
 }
 
-}  // namespace attention_to_qkv
+}  // namespace fused_decoder_layer
