@@ -11,12 +11,12 @@ import time
 import click
 
 DEVICES = {"cpu": "CPU", "cuda": "CUDA"}
-# Between two attentions: what the model chooses, separate ops, attention_to_qkv, attention_to_query.
-IN_ONE = {
+# Between two attentions: what the model chooses, separate ops, fused_decoder_layer, fused_decoder_layer_rotary.
+FUSED = {
     "auto": {},
-    "no": {"in_one": False},
-    "qkv": {"in_one": True, "to_query": False},
-    "query": {"in_one": True, "to_query": True},
+    "no": {"fused": False},
+    "layer": {"fused": True, "fused_rotary": False},
+    "rotary": {"fused": True, "fused_rotary": True},
 }
 STEPS = 30
 # The first of them is not counted: a GPU that was idle is faster for a while.
@@ -28,8 +28,8 @@ ROUNDS = 4
 @click.option("--config", default="llama-3-8b", help="tiny or llama-3-8b")
 @click.option("--seqs", default=64, help="Sequences of a step")
 @click.option("--contexts", default="1024,1024-4096,4096", help="One of all sequences, or from the first to the last")
-@click.option("--in-one", type=click.Choice(list(IN_ONE)), default="auto", help="What one op computes")
-def main(device: str, config: str, seqs: int, contexts: str, in_one: str) -> None:
+@click.option("--fused", type=click.Choice(list(FUSED)), default="auto", help="What one op computes")
+def main(device: str, config: str, seqs: int, contexts: str, fused: str) -> None:
     """Times steps that only decode; XLA_FLAGS as examples/llama sets them."""
     os.environ["PJRT_DEVICE"] = DEVICES[device]
     from examples.llama.__main__ import CUBLAS
@@ -37,7 +37,7 @@ def main(device: str, config: str, seqs: int, contexts: str, in_one: str) -> Non
     if device == "cuda":
         os.environ["XLA_FLAGS"] = f"{CUBLAS} {os.environ.get('XLA_FLAGS', '')}".strip()
     batches = {text: _lengths(text, seqs) for text in contexts.split(",")}
-    engine = _engine(config, device, seqs, max(map(max, batches.values())) + STEPS + 16, IN_ONE[in_one])
+    engine = _engine(config, device, seqs, max(map(max, batches.values())) + STEPS + 16, FUSED[fused])
     _check(engine)
     for text, lengths in batches.items():
         rounds = [_steps(engine, lengths) for _ in range(ROUNDS)][1:]
@@ -76,8 +76,8 @@ def _check(engine) -> None:
     transformers."""
     import torch
 
-    model, in_one = engine.model, engine.model.in_one
-    if not in_one:
+    model, fused = engine.model, engine.model.fused
+    if not fused:
         return
     sequence, tokens = engine.cache.open(), 8
     metadata = engine.cache.extend(
@@ -85,9 +85,9 @@ def _check(engine) -> None:
     )
     rows = torch.arange(tokens, dtype=torch.int32).to(engine.device)
     hidden = []
-    for model.in_one in (in_one, False):
+    for model.fused in (fused, False):
         hidden.append(model(rows, rows, engine.cache.layers, metadata).cpu().double())
-    model.in_one = in_one
+    model.fused = fused
     engine.cache.close(sequence)
     got, want = hidden
     error = ((got - want).norm() / want.norm()).item()

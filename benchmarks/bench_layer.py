@@ -27,8 +27,8 @@ def main(layers: int, seqs: int, context: int, rounds: int) -> None:
     model = Model(layers, seqs, context)
     variants = {
         "separate ops": model.separate,
-        "attention_to_qkv": model.to_qkv,
-        "attention_to_query": model.to_query,
+        "fused_decoder_layer": model.fused,
+        "fused_decoder_layer_rotary": model.fused_rotary,
     }
     graphs, want = {}, None
     for name, run in variants.items():
@@ -71,13 +71,16 @@ class Model:
     """
 
     def __init__(self, layers: int, seqs: int, context: int):
-        from pyxla_kernels.attention_to_qkv.attention_to_qkv import attention_to_qkv, attention_to_query
         from pyxla_kernels.fused_add_rms_norm.fused_add_rms_norm import fused_add_rms_norm
+        from pyxla_kernels.fused_decoder_layer.fused_decoder_layer import (
+            fused_decoder_layer,
+            fused_decoder_layer_rotary,
+        )
         from pyxla_kernels.paged_attention.paged_attention import paged_attention
         from pyxla_kernels.rotary_and_cache.rotary_and_cache import rotary_and_cache
         from pyxla_kernels.silu_and_mul.silu_and_mul import silu_and_mul
 
-        self.attention_to_qkv, self.attention_to_query = attention_to_qkv, attention_to_query
+        self.fused_decoder_layer, self.fused_decoder_layer_rotary = fused_decoder_layer, fused_decoder_layer_rotary
         self.fused_add_rms_norm, self.silu_and_mul = fused_add_rms_norm, silu_and_mul
         self.rotary_and_cache, self.paged_attention = rotary_and_cache, paged_attention
         blocks = -(-(context + 1) // BLOCK)
@@ -138,21 +141,21 @@ class Model:
             qkv = linear(x, next_qkv).view_as(qkv)
         return self._rotate(qkv, self.layers[0])
 
-    def to_qkv(self) -> torch.Tensor:
+    def fused(self) -> torch.Tensor:
         """One op from attention's result to queries, keys and values."""
         qkv = self.first_qkv
         for layer in self.layers:
             attention = self._attend(self._rotate(qkv, layer), layer)
-            qkv = _call(self.attention_to_qkv, qkv.flatten(1), **self._finish(attention, layer)).view_as(qkv)
+            qkv = _call(self.fused_decoder_layer, qkv.flatten(1), **self._finish(attention, layer)).view_as(qkv)
         return self._rotate(qkv, self.layers[0])
 
-    def to_query(self) -> torch.Tensor:
+    def fused_rotary(self) -> torch.Tensor:
         """The same, which rotates and stores them too."""
         query = self._rotate(self.first_qkv, self.layers[0])
         for layer, following in zip(self.layers, [*self.layers[1:], self.layers[0]], strict=True):
             finish = self._finish(self._attend(query, layer), layer)
             places = self._places() | {"kv_cache": following["cache"]}
-            query = _call(self.attention_to_query, query, **finish, **places)
+            query = _call(self.fused_decoder_layer_rotary, query, **finish, **places)
         return query
 
     def _places(self) -> dict:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch_xla.distributed.spmd import Mesh
 
 ops = torch.ops.xla_gpu
-# What attention_to_qkv takes: tokens, and sizes in multiples; and attention_to_query: multiples of head_dim.
+# What fused_decoder_layer takes: tokens, and sizes in multiples; and fused_decoder_layer_rotary: multiples of head_dim.
 MAX_TOKENS, GRANULE, HEAD_GRANULE = 64, 256, 32
 
 
@@ -92,14 +92,14 @@ class Layer(nn.Module):
         x = ops.fused_add_rms_norm(x, residual, norm, self.eps)
         return x if qkv is None else linear(x, qkv)
 
-    def finish_in_one(
+    def finish_fused(
         self, attention: torch.Tensor, residual: torch.Tensor, norm: torch.Tensor, qkv: torch.Tensor | None
     ) -> torch.Tensor:
         """`finish` in one op, for few tokens."""
         weights = self.out, self.mlp_norm, self.gate_up, self.down, norm, qkv
-        return ops.attention_to_qkv(attention, residual, *weights, self.eps)
+        return ops.fused_decoder_layer(attention, residual, *weights, self.eps)
 
-    def finish_to_query(
+    def finish_fused_rotary(
         self,
         attention: torch.Tensor,
         residual: torch.Tensor,
@@ -112,7 +112,7 @@ class Layer(nn.Module):
         """`finish` and the `rotate` of the layer that follows, in one op; `kv_cache` is that layer's."""
         weights = self.out, self.mlp_norm, self.gate_up, self.down, following.attention_norm, following.qkv
         places = positions, cos_sin, kv_cache, metadata.slot_mapping
-        return ops.attention_to_query(attention, residual, *weights, *places, self.eps)
+        return ops.fused_decoder_layer_rotary(attention, residual, *weights, *places, self.eps)
 
 
 class Llama(nn.Module):
@@ -122,10 +122,10 @@ class Llama(nn.Module):
         config: its shape.
         dtype: of weights and activations; float32, bfloat16 or float16.
         mesh: its axis "model" deals out heads and the MLP; None: one device.
-        in_one: steps of few tokens compute what lies between two attentions in one op; only without a mesh, and where
-            the op takes dtype and shape. None: if it does, on a GPU that it has code for.
-        to_query: that op goes on to the next layer's rotated queries, with keys and values in its cache, where it takes
-            head_dim and the cache is of `dtype`.
+        fused: steps of few tokens call fused_decoder_layer between two attentions; only without a mesh, and where the
+            op takes dtype and shape. None: if it does, on a GPU that it has code for.
+        fused_rotary: they call fused_decoder_layer_rotary, which also rotates the next layer's queries and keys and
+            stores keys and values, where it takes head_dim and the cache is of `dtype`.
     """
 
     def __init__(
@@ -134,13 +134,13 @@ class Llama(nn.Module):
         dtype: torch.dtype,
         mesh: Mesh | None = None,
         *,
-        in_one: bool | None = None,
-        to_query: bool = True,
+        fused: bool | None = None,
+        fused_rotary: bool = True,
     ):
         super().__init__()
         self.config, self.dtype, self.mesh = config, dtype, mesh
-        self.in_one = _can_be_in_one(config, dtype, mesh) if in_one is None else in_one
-        self.to_query = to_query and config.head_dim % HEAD_GRANULE == 0
+        self.fused = _can_fuse(config, dtype, mesh) if fused is None else fused
+        self.fused_rotary = fused_rotary and config.head_dim % HEAD_GRANULE == 0
         self.embedding = _weight(dtype, config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config, dtype, mesh) for _ in range(config.num_hidden_layers))
         self.norm = _weight(dtype, config.hidden_size)
@@ -167,17 +167,17 @@ class Llama(nn.Module):
         """
         residual = embedding(tokens, self.embedding)
         first = self.layers[0]
-        in_one = self.in_one and len(tokens) <= MAX_TOKENS
-        finish = Layer.finish_in_one if in_one else Layer.finish
-        to_query = in_one and self.to_query and kv_caches[0].dtype == self.dtype
+        fused = self.fused and len(tokens) <= MAX_TOKENS
+        finish = Layer.finish_fused if fused else Layer.finish
+        fused_rotary = fused and self.fused_rotary and kv_caches[0].dtype == self.dtype
         x = linear(ops.rms_norm(residual, first.attention_norm, first.eps), first.qkv)
         query = first.rotate(x, positions, self.cos_sin, kv_caches[0], metadata)
         layers = [*zip(self.layers, kv_caches, strict=True)]
         for (layer, kv_cache), (following, next_cache) in itertools.pairwise(layers):
             attention = layer.attend(query, kv_cache, metadata)
             places = positions, self.cos_sin, next_cache, metadata
-            if to_query:
-                query = layer.finish_to_query(attention, residual, following, *places)
+            if fused_rotary:
+                query = layer.finish_fused_rotary(attention, residual, following, *places)
             else:
                 x = finish(layer, attention, residual, following.attention_norm, following.qkv)
                 query = following.rotate(x, *places)
@@ -189,7 +189,7 @@ class Llama(nn.Module):
         return linear(hidden, self.head)
 
 
-def _can_be_in_one(config: LlamaConfig, dtype: torch.dtype, mesh: Mesh | None) -> bool:
+def _can_fuse(config: LlamaConfig, dtype: torch.dtype, mesh: Mesh | None) -> bool:
     sizes = config.hidden_size, config.intermediate_size, config.num_attention_heads * config.head_dim
     takes = mesh is None and dtype.itemsize == 2 and all(size % GRANULE == 0 for size in sizes)
     return takes and torch_xla.runtime.device_type() == "CUDA" and all(gpu.capability == (9, 0) for gpu in gpus())

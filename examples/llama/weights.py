@@ -34,8 +34,8 @@ def load(
     device: torch.device,
     mesh: Mesh | None = None,
     *,
-    in_one: bool | None = None,
-    to_query: bool = True,
+    fused: bool | None = None,
+    fused_rotary: bool = True,
 ) -> Llama:
     """The model with these weights on a device.
 
@@ -44,7 +44,7 @@ def load(
         read: from a name of Hugging Face's to the tensor, of any floating dtype, on the CPU.
         dtype: of weights and activations.
         device: where to.
-        mesh, in_one, to_query: as Llama takes them.
+        mesh, fused, fused_rotary: as Llama takes them.
 
     Returns:
         Llama.
@@ -53,7 +53,7 @@ def load(
         ArgumentError: heads or the MLP's inner size that the mesh's devices do not divide.
         PyxlaError: a tensor of another shape.
     """
-    model = Llama(config, dtype, mesh, in_one=in_one, to_query=to_query)
+    model = Llama(config, dtype, mesh, fused=fused, fused_rotary=fused_rotary)
     devices = 1 if mesh is None else mesh.shape()["model"]
     for name in ("num_key_value_heads", "intermediate_size"):
         size = getattr(config, name)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-import pyxla_kernels.common.rms_norm_cases as norm
+import pyxla_kernels._rms_norm.cases as norm
 import torch
 
 from pyxla.benchmark import Bench, nbytes

@@ -1,7 +1,7 @@
 """fused_add_rms_norm: adds to the residual stream in place and returns its root mean square normalisation."""
 
 import torch
-from pyxla_kernels.common.rms_norm import checked, normalised
+from pyxla_kernels._rms_norm.reference import checked, normalised
 
 from pyxla import Check, accumulation_dtype, custom_op
 

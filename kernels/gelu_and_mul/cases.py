@@ -1,6 +1,6 @@
 """Inputs of gelu_and_mul: those of every gated activation, and of its two approximations; each with its reason."""
 
-import pyxla_kernels.common.gated_cases as gated
+import pyxla_kernels._gated.cases as gated
 import torch
 
 from pyxla.benchmark import Bench

@@ -3,7 +3,7 @@
 from functools import partial
 
 import torch
-from pyxla_kernels.common.gated import checked, gradient
+from pyxla_kernels._gated.reference import checked, gradient
 
 from pyxla import Check, accumulation_dtype, custom_op
 

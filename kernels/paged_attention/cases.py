@@ -1,9 +1,9 @@
 """Inputs of paged_attention and paged_attention_lse, for their test and benchmark; each with its reason."""
 
 import torch
-from pyxla_kernels.common.paged_attention_batches import integers
-from pyxla_kernels.common.paged_attention_benches import BENCHES  # noqa: F401 - devtool bench looks for it here
-from pyxla_kernels.common.paged_attention_cases import (
+from pyxla_kernels._paged_attention.batches import integers
+from pyxla_kernels._paged_attention.benches import BENCHES  # noqa: F401 - devtool bench looks for it here
+from pyxla_kernels._paged_attention.cases import (
     ALL_OPTIONS,
     BATCHES,
     BF16,
@@ -21,7 +21,7 @@ from pyxla_kernels.common.paged_attention_cases import (
     size,
     table_with,
 )
-from pyxla_kernels.common.paged_attention_same_keys import SAME_KEYS
+from pyxla_kernels._paged_attention.same_keys import SAME_KEYS
 
 CASES = [*(batch.case() for batch in BATCHES), shared_prefix(F32), *SAME_KEYS]
 

@@ -1,7 +1,7 @@
 """paged_attention: attention of a ragged batch of prefills and decodes over a paged cache of keys and values."""
 
 import torch
-from pyxla_kernels.common.paged_attention import Arguments, attend, infer_results
+from pyxla_kernels._paged_attention.reference import Arguments, attend, infer_results
 
 from pyxla import Check, custom_op
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 import torch
-from pyxla_kernels.common.paged_attention_benches import BENCHES as SHARED_BENCHES
-from pyxla_kernels.common.paged_attention_cases import (
+from pyxla_kernels._paged_attention.benches import BENCHES as SHARED_BENCHES
+from pyxla_kernels._paged_attention.cases import (
     BATCHES,
     BF16,
     F16,

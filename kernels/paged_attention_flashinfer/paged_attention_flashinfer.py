@@ -1,7 +1,7 @@
 """paged_attention_flashinfer: paged_attention with FlashInfer's kernel for ragged batches as its device code."""
 
 import torch
-from pyxla_kernels.common.paged_attention import Arguments, attend, infer_results
+from pyxla_kernels._paged_attention.reference import Arguments, attend, infer_results
 
 from pyxla import Check, custom_op
 

@@ -2,9 +2,9 @@ import re
 
 import pytest
 import torch
-from pyxla_kernels.common.checks_on_xla import is_cuda
-from pyxla_kernels.common.custom_calls import call_handler, to_xla
-from pyxla_kernels.common.paged_attention_cases import BATCHES
+from pyxla_kernels._paged_attention.cases import BATCHES
+from pyxla_kernels.common.testing.checks_on_xla import is_cuda
+from pyxla_kernels.common.testing.custom_calls import call_handler, to_xla
 from pyxla_kernels.paged_attention_flashinfer.cases import BAD_INPUTS, CASES, good
 from pyxla_kernels.paged_attention_flashinfer.paged_attention_flashinfer import paged_attention_flashinfer
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pyxla_kernels.common.paged_attention_batches import integers
+from pyxla_kernels._paged_attention.batches import integers
 from pyxla_kernels.paged_attention_flashinfer.cases import BAD_INPUTS
 from pyxla_kernels.paged_attention_flashinfer.paged_attention_flashinfer import (
     paged_attention_flashinfer,

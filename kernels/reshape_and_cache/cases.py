@@ -1,7 +1,7 @@
 """Inputs of reshape_and_cache, for its test and its benchmark; each with its reason."""
 
 import torch
-from pyxla_kernels.common.kv_store_cases import FLOAT8, bad_stores, cache_and_slots, torch_store
+from pyxla_kernels._kv_cache.cases import FLOAT8, bad_stores, cache_and_slots, torch_store
 
 from pyxla.benchmark import Bench, nbytes
 from pyxla.testing import BadInput, Case
@@ -19,7 +19,7 @@ def arguments(
     cache_dtype: torch.dtype | None = None,
     **options,
 ) -> dict:
-    """Keys and values, and the cache and slots of kv_store_cases.
+    """Keys and values, and the cache and slots of `_kv_cache`.
 
     Args:
         cache_dtype: key's, if None.

@@ -1,7 +1,7 @@
 """reshape_and_cache: writes the keys and values of new tokens into a paged cache, in place."""
 
 import torch
-from pyxla_kernels.common.kv_store import check_cache, check_slots_and_scales, store
+from pyxla_kernels._kv_cache.reference import check_cache, check_slots_and_scales, store
 
 from pyxla import Check, custom_op
 

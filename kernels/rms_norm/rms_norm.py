@@ -1,7 +1,7 @@
 """rms_norm: root mean square normalisation of the last dimension, with a gradient."""
 
 import torch
-from pyxla_kernels.common.rms_norm import backward, checked, normalised, setup_context
+from pyxla_kernels._rms_norm.reference import backward, checked, normalised, setup_context
 
 from pyxla import Check, custom_op
 

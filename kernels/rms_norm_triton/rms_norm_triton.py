@@ -1,7 +1,7 @@
 """rms_norm_triton: rms_norm with its device code in Triton, compiled ahead of time."""
 
 import torch
-from pyxla_kernels.common.rms_norm import backward, checked, normalised, setup_context
+from pyxla_kernels._rms_norm.reference import backward, checked, normalised, setup_context
 
 from pyxla import Check, custom_op
 

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from pyxla_kernels.common.checks_on_xla import check_gradients_numerically
+from pyxla_kernels.common.testing.checks_on_xla import check_gradients_numerically
 from pyxla_kernels.rms_norm_triton.cases import BAD_INPUTS, CASES
 from pyxla_kernels.rms_norm_triton.rms_norm_triton import rms_norm_triton
 

@@ -1,8 +1,8 @@
 """Inputs of rotary_and_cache, for its test and its benchmark; each with its reason."""
 
 import torch
-from pyxla_kernels.common.kv_store_cases import FLOAT8, bad_stores, cache_and_slots, torch_store
-from pyxla_kernels.common.rotary_cases import angle_table, bad_angles, drawn_positions, torch_rotated
+from pyxla_kernels._kv_cache.cases import FLOAT8, bad_stores, cache_and_slots, torch_store
+from pyxla_kernels._rotary.cases import angle_table, bad_angles, drawn_positions, torch_rotated
 
 from pyxla.benchmark import Bench, nbytes
 from pyxla.testing import BadInput, Case

@@ -1,8 +1,8 @@
 """rotary_and_cache: rotates queries and keys, and writes keys and values into a paged cache, in place."""
 
 import torch
-from pyxla_kernels.common.kv_store import check_cache, check_slots_and_scales, store
-from pyxla_kernels.common.rotary import angles, check_angles, rotate
+from pyxla_kernels._kv_cache.reference import check_cache, check_slots_and_scales, store
+from pyxla_kernels._rotary.reference import angles, check_angles, rotate
 
 from pyxla import Check, custom_op
 

@@ -1,7 +1,7 @@
 """Inputs of rotary_embedding and rotary_embedding_inplace, for their test and benchmark; each with its reason."""
 
 import torch
-from pyxla_kernels.common.rotary_cases import angle_table, bad_angles, drawn_positions, torch_rotated
+from pyxla_kernels._rotary.cases import angle_table, bad_angles, drawn_positions, torch_rotated
 
 from pyxla.benchmark import Bench, nbytes
 from pyxla.testing import BadInput, Case

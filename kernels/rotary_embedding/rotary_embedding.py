@@ -1,7 +1,7 @@
 """rotary_embedding: rotates queries and keys by their positions, with a gradient; and its in-place form."""
 
 import torch
-from pyxla_kernels.common.rotary import angles, check_angles, rotate
+from pyxla_kernels._rotary.reference import angles, check_angles, rotate
 
 from pyxla import Check, custom_op
 

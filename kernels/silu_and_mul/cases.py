@@ -2,7 +2,7 @@
 
 from functools import partial
 
-import pyxla_kernels.common.gated_cases as gated
+import pyxla_kernels._gated.cases as gated
 import torch
 
 

@@ -1,7 +1,7 @@
 """silu_and_mul: the gated activation of SwiGLU, with a gradient."""
 
 import torch
-from pyxla_kernels.common.gated import checked, gradient
+from pyxla_kernels._gated.reference import checked, gradient
 
 from pyxla import Check, accumulation_dtype, custom_op
 

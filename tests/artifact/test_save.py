@@ -35,8 +35,8 @@ ROUND_TRIPS = {
     "gelu_and_mul": ["f32-3x10", "bf16-3x10"],
     "paged_attention": PAGED,
     "paged_attention_lse": PAGED,
-    "attention_to_qkv": ["bf16-no-qkv"],
-    "attention_to_query": ["query-bf16-17x128"],
+    "fused_decoder_layer": ["bf16-no-qkv"],
+    "fused_decoder_layer_rotary": ["rotary-bf16-17x128"],
 }
 
 

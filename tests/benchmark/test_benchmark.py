@@ -12,9 +12,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyxla_kernels.common.paged_attention_batches import torch_attention
-from pyxla_kernels.common.paged_attention_benches import batch, moved_bytes, operations, ragged, sample
-from pyxla_kernels.common.paged_attention_benches import bench as attention_bench
+from pyxla_kernels._paged_attention.batches import torch_attention
+from pyxla_kernels._paged_attention.benches import batch, moved_bytes, operations, ragged, sample
+from pyxla_kernels._paged_attention.benches import bench as attention_bench
 from pyxla_kernels.simple_add.simple_add import simple_add
 
 from pyxla.benchmark import Bench, host, nbytes

@@ -135,8 +135,8 @@ def test_logits_in_bfloat16(deviation):
     assert ours_in_float32 < 1e-5 * exact.abs().max()
 
 
-# What attention_to_qkv takes.
-IN_ONE_SIZES = {
+# What fused_decoder_layer takes.
+FUSED_SIZES = {
     "hidden_size": 256,
     "intermediate_size": 512,
     "num_hidden_layers": 4,
@@ -144,26 +144,26 @@ IN_ONE_SIZES = {
     "head_dim": 64,
     "initializer_range": 0.1,
 }
-TO_QUERY = {"attention_to_qkv": 1, "attention_to_query": 3, "rotary_and_cache": 1}
-TO_QKV = {"attention_to_qkv": 4, "attention_to_query": 0, "rotary_and_cache": 4}
+ROTARY_CALLS = {"fused_decoder_layer": 1, "fused_decoder_layer_rotary": 3, "rotary_and_cache": 1}
+FUSED_CALLS = {"fused_decoder_layer": 4, "fused_decoder_layer_rotary": 0, "rotary_and_cache": 4}
 
 
 @pytest.mark.parametrize(
     ("heads", "head_dim", "options", "calls"),
     [
-        (4, 64, {}, TO_QUERY),
-        (4, 64, {"to_query": False}, TO_QKV),
-        # attention_to_query does not take heads of 16.
-        (16, 16, {}, TO_QKV),
+        (4, 64, {}, ROTARY_CALLS),
+        (4, 64, {"fused_rotary": False}, FUSED_CALLS),
+        # fused_decoder_layer_rotary does not take heads of 16.
+        (16, 16, {}, FUSED_CALLS),
     ],
 )
 def test_logits_with_what_lies_between_attentions_in_one_op(heads, head_dim, options, calls):
     """As above, for sizes that the op takes: one call of it is what each layer has behind its attention."""
-    config = dataclasses.replace(TINY, **IN_ONE_SIZES | {"num_attention_heads": heads, "head_dim": head_dim})
+    config = dataclasses.replace(TINY, **FUSED_SIZES | {"num_attention_heads": heads, "head_dim": head_dim})
     weights = tensors(config, torch.bfloat16)
     tokens = [(7 * i) % 256 for i in range(60)]
     exact = logits(reference(config, weights, torch.float64), tokens)
-    ours = traced_logits(config, weights, torch.bfloat16, tokens, in_one=True, **options)
+    ours = traced_logits(config, weights, torch.bfloat16, tokens, fused=True, **options)
     module = hlo.lowered([ours])
     assert {name: len(hlo_text.custom_calls(module, f"xla_gpu_{name}")) for name in calls} == calls
     error = (ours.cpu().double() - exact).abs()
@@ -218,14 +218,14 @@ def test_one_op_between_attentions_serves(mode):
     """Mixed batches with padding, as on a GPU: no copy of a cache or of the residual stream, and each request's tokens
     alone.
     """
-    config = dataclasses.replace(TINY, **IN_ONE_SIZES)
-    model = load(config, tensors(config, torch.bfloat16).__getitem__, torch.bfloat16, DEVICE, in_one=True)
+    config = dataclasses.replace(TINY, **FUSED_SIZES)
+    model = load(config, tensors(config, torch.bfloat16).__getitem__, torch.bfloat16, DEVICE, fused=True)
     engine = engine_of(model, mode)
     with pyxla.inspecting() as seen:
         for _ in engine.warm_up(sampling=False):
             pass
     for modules in (seen, pyxla.compiled_for(seen, "H200")) if seen.device == "CPU" else (seen,):
-        for op, calls in TO_QUERY.items():
+        for op, calls in ROTARY_CALLS.items():
             pyxla.assert_custom_calls(modules, op, calls * len(engine.buckets))
             pyxla.assert_no_copies(modules, op)
     # In direct mode torch_xla does not look for what it compiled for an inspection.

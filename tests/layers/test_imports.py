@@ -15,6 +15,7 @@ KERNELS_PACKAGE = "pyxla_kernels"
 CODE = {".py", ".h", ".cuh", ".cc", ".cu", ".cmake", ".sh", ".jinja", ".lark"}
 MAX_LINES = 400
 OPS = sorted(path.parent.name for path in ROOT.glob("kernels/*/*_ffi.cc"))
+FAMILIES = {path.name for path in ROOT.glob("kernels/_[a-z]*")}
 
 
 @cache
@@ -121,15 +122,15 @@ def test_an_op_knows_pyxla_torch_and_itself(path):
         allowed = {"triton"}
     if folder == "cmake":
         allowed = {"triton", "triton_launcher", "triton_spec"}
-    # Of common/ these two are what tests share.
-    if path.name.startswith("test_") or path.name in ("custom_calls.py", "checks_on_xla.py"):
+    if path.name.startswith("test_") or path.parent.name == "testing":
         allowed |= {"pytest", "hypothesis", "torch_xla"}
     # FlashInfer is the user's to install, and looked for when it is timed.
     assert packages(path, inside_functions=False) <= allowed
     assert packages(path) <= allowed | {"flashinfer"}
     own = {name for name in imports(path) if name.partition(".")[0] == KERNELS_PACKAGE}
-    known = (f"{KERNELS_PACKAGE}.{folder}", f"{KERNELS_PACKAGE}.common.")
-    assert all(name.startswith(known) for name in own), own
+    # An op knows the families, a family knows neither an op nor another family, common/ knows itself.
+    known = {folder, "common"} | (set() if folder == "common" or folder.startswith("_") else FAMILIES)
+    assert {name.split(".")[1] for name in own} <= known, own
 
 
 def loaded_by(code: str, *, whole: bool = False) -> set[str]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch_xla
 import torch_xla.runtime
-from pyxla_kernels.common.paged_attention_batches import arguments
+from pyxla_kernels._paged_attention.batches import arguments
 from pyxla_kernels.paged_attention.paged_attention import paged_attention
 from pyxla_kernels.rms_norm.rms_norm import rms_norm
 from pyxla_kernels.simple_add.simple_add import simple_add

@@ -142,7 +142,7 @@ def test_hlo_of_a_further_op_of_a_folder(tree):
     assert listed.stdout.splitlines() == folders.stdout.splitlines()[1:2]
 
 
-@pytest.mark.parametrize("name", ["attention_to_query", "paged_attention_lse", "rotary_embedding_inplace"])
+@pytest.mark.parametrize("name", ["fused_decoder_layer_rotary", "paged_attention_lse", "rotary_embedding_inplace"])
 def test_hlo_calls_a_further_op(name):
     (case, *_) = load_cases(name, project.folder_of(name))
     _, seen = inspect_case(name, case)

@@ -42,6 +42,7 @@ def kernels(monkeypatch, tmp_path):
         "common/ffi.h",
         "common/device/math.cuh",
         "_family/value.h",
+        "_family/cases.py",
         "cmake/exports.map",
         "CMakeLists.txt",
     ):
@@ -75,6 +76,7 @@ def test_whole_run_is_read_as_it_was_kept(kernels):
         *[("one/one_ffi.cc", True), ("one/cases.py", True), ("common/ffi.h", True), ("cmake/exports.map", True)],
         *[("CMakeLists.txt", True), ("one/vendor/include/theirs.h", True), ("one/NOTES.md", False)],
         *[("one/part/part.cuh", True), ("common/device/math.cuh", True), ("_family/value.h", True)],
+        ("_family/cases.py", True),
     ],
 )
 def test_fingerprint_is_of_what_a_test_depends_on(kernels, name, belongs):

@@ -78,7 +78,7 @@ def test_edit_of_one_kernel_changes_that_library_and_what_collects_it(flake, cop
 
 @needs_nix
 @pytest.mark.parametrize(
-    "name", ["kernels/rms_norm/rms_norm.py", "kernels/common/rms_norm.py", "README.md", "nix/shell.nix"]
+    "name", ["kernels/rms_norm/rms_norm.py", "kernels/_rms_norm/reference.py", "README.md", "nix/shell.nix"]
 )
 def test_edit_of_what_no_library_is_made_from_changes_no_library(flake, copy, name):
     copy.write(name, "# edited\n")

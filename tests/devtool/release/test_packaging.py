@@ -91,6 +91,8 @@ def test_wheel_holds_each_op_with_its_library(contents):
     for op in OPS:
         for name in ("__init__.py", f"{op}.py", "cases.py", f"lib{op}.so", f"lib{op}.json"):
             assert f"pyxla_kernels/{op}/{name}" in contents
+    families = {path.relative_to(ROOT / "kernels") for path in ROOT.glob("kernels/_[a-z]*/*.py")}
+    assert len(families) >= 10 and {f"pyxla_kernels/{path}" for path in families} <= set(contents)
 
 
 def test_wheel_holds_no_tests_and_no_sources(contents):

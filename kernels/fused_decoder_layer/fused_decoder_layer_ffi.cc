@@ -1,18 +1,18 @@
-// Checks and the handlers of attention_to_qkv(attention, residual(a!), o_proj, post_attention_norm, gate_up_proj,
-// down_proj, input_norm, qkv_proj?, eps) -> out, and of attention_to_query(..., qkv_proj, positions, cos_sin_cache,
-// kv_cache(b!), slot_mapping, eps) -> query. See attention_to_qkv.h.
+// Checks and the handlers of fused_decoder_layer(attention, residual(a!), o_proj, post_attention_norm, gate_up_proj,
+// down_proj, input_norm, qkv_proj?, eps) -> out, and of fused_decoder_layer_rotary(..., qkv_proj, positions,
+// cos_sin_cache, kv_cache(b!), slot_mapping, eps) -> query. See fused_decoder_layer.h.
 #include "_kv_cache/kv_store_ffi.h"
 #include "_rotary/rotary_ffi.h"
-#include "attention_to_qkv/attention_to_qkv.h"
 #include "common/ffi/checks.h"
 #include "common/ffi/cuda.h"
 #include "common/ffi/op_table.h"
 #include "common/host/parallel.h"
+#include "fused_decoder_layer/fused_decoder_layer.h"
 
 namespace {
 
-using attention_to_qkv::HeadsParams;
-using attention_to_qkv::Params;
+using fused_decoder_layer::Params;
+using fused_decoder_layer::RotaryAndCacheParams;
 using pyxla::CheckShape;
 using pyxla::Mismatch;
 
@@ -21,24 +21,24 @@ struct Arguments {
   double eps;
   ffi::AnyBuffer attention, residual, o_proj, post_attention_norm, gate_up_proj, down_proj, input_norm;
   std::optional<ffi::AnyBuffer> qkv_proj;
-  // attention_to_query's alone.
+  // fused_decoder_layer_rotary's alone.
   std::optional<ffi::AnyBuffer> positions{}, cos_sin_cache{}, kv_cache{}, slot_mapping{};
 };
 
 struct Results {
   ffi::AnyBuffer new_residual;
-  std::optional<ffi::AnyBuffer> new_cache;  // attention_to_query's alone
+  std::optional<ffi::AnyBuffer> new_cache;  // fused_decoder_layer_rotary's alone
   ffi::AnyBuffer out;
 };
 
 ffi::Error CheckGranule(const char* op, const char* argument, const char* what, int64_t size) {
-  if (size > 0 && size % attention_to_qkv::kGranule == 0) return ffi::Error::Success();
-  return Mismatch(op, argument, std::string(what) + " a multiple of " + std::to_string(attention_to_qkv::kGranule),
+  if (size > 0 && size % fused_decoder_layer::kGranule == 0) return ffi::Error::Success();
+  return Mismatch(op, argument, std::string(what) + " a multiple of " + std::to_string(fused_decoder_layer::kGranule),
                   size);
 }
 
-// Checks the products' arguments and fills in what both platforms' functions take of them.
-ffi::Error MakeProductParams(const Arguments& a, const Results& results, Params* params) {
+// Checks the arguments that both ops have, and fills in what both platforms' functions take of them.
+ffi::Error MakeLayerParams(const Arguments& a, const Results& results, Params* params) {
   PYXLA_RETURN_IF_ERROR(pyxla::CheckDtype(a.op, "attention", a.attention, {ffi::BF16, ffi::F16}));
   PYXLA_RETURN_IF_ERROR(pyxla::CheckRank(a.op, "attention", a.attention, 2));
   PYXLA_RETURN_IF_ERROR(pyxla::CheckRank(a.op, "residual", a.residual, 2));
@@ -47,8 +47,9 @@ ffi::Error MakeProductParams(const Arguments& a, const Results& results, Params*
   const int64_t tokens = a.attention.dimensions()[0], width = a.attention.dimensions()[1];
   const int64_t hidden = a.residual.dimensions()[1], inner = a.down_proj.dimensions()[1];
   const int64_t columns = a.qkv_proj ? a.qkv_proj->dimensions()[0] : hidden;
-  if (tokens > attention_to_qkv::kMaxTokens) {
-    return Mismatch(a.op, "attention", "at most " + std::to_string(attention_to_qkv::kMaxTokens) + " tokens", tokens);
+  if (tokens > fused_decoder_layer::kMaxTokens) {
+    return Mismatch(a.op, "attention", "at most " + std::to_string(fused_decoder_layer::kMaxTokens) + " tokens",
+                    tokens);
   }
   PYXLA_RETURN_IF_ERROR(CheckGranule(a.op, "attention", "a width that is", width));
   PYXLA_RETURN_IF_ERROR(CheckGranule(a.op, "residual", "a hidden size that is", hidden));
@@ -84,17 +85,18 @@ ffi::Error MakeProductParams(const Arguments& a, const Results& results, Params*
              .eps = a.eps,
              .dtype = pyxla::FloatTypeOf(a.attention.element_type()),
              .workspace = nullptr,
-             .heads = nullptr};
+             .rotary = nullptr};
   return ffi::Error::Success();
 }
 
-// The same for what goes on behind them.
-ffi::Error MakeHeadsParams(const Arguments& a, const Results& results, int64_t columns, HeadsParams* heads) {
+// The same for the arguments of fused_decoder_layer_rotary alone.
+ffi::Error MakeRotaryAndCacheParams(const Arguments& a, const Results& results, int64_t columns,
+                                    RotaryAndCacheParams* rotary) {
   PYXLA_RETURN_IF_ERROR(pyxla::CheckRank(a.op, "cos_sin_cache", *a.cos_sin_cache, 2));
   const int64_t tokens = a.attention.dimensions()[0], d = a.cos_sin_cache->dimensions()[1];
-  if (d <= 0 || d % attention_to_qkv::kHeadGranule != 0) {
+  if (d <= 0 || d % fused_decoder_layer::kHeadGranule != 0) {
     return Mismatch(a.op, "cos_sin_cache",
-                    "a last dimension that is a multiple of " + std::to_string(attention_to_qkv::kHeadGranule), d);
+                    "a last dimension that is a multiple of " + std::to_string(fused_decoder_layer::kHeadGranule), d);
   }
   if (columns % d != 0) {
     return Mismatch(a.op, "qkv_proj", "rows in a multiple of cos_sin_cache's " + std::to_string(d), columns);
@@ -107,37 +109,37 @@ ffi::Error MakeHeadsParams(const Arguments& a, const Results& results, int64_t c
                     "shape " + pyxla::ShapeText(dims));
   }
   const int64_t kv_heads = dims.size() == 5 ? dims[3] : dims[3] / d;
-  heads->heads = columns / d - 2 * kv_heads;
-  if (heads->heads <= 0) {
+  rotary->heads = columns / d - 2 * kv_heads;
+  if (rotary->heads <= 0) {
     return Mismatch(a.op, "qkv_proj", "more heads than the " + std::to_string(2 * kv_heads) + " of keys and values",
                     columns / d);
   }
-  PYXLA_RETURN_IF_ERROR(CheckShape(a.op, "query", results.out, {tokens, heads->heads, d}));
+  PYXLA_RETURN_IF_ERROR(CheckShape(a.op, "query", results.out, {tokens, rotary->heads, d}));
   PYXLA_RETURN_IF_ERROR(
-      pyxla::MakeRotaryParams(a.op, results.out, *a.positions, *a.cos_sin_cache, /*is_neox=*/true, heads));
-  return pyxla::MakeKvStoreParams(a.op, tokens, kv_heads, *a.kv_cache, *a.slot_mapping, {}, *results.new_cache, heads);
+      pyxla::MakeRotaryParams(a.op, results.out, *a.positions, *a.cos_sin_cache, /*is_neox=*/true, rotary));
+  return pyxla::MakeKvStoreParams(a.op, tokens, kv_heads, *a.kv_cache, *a.slot_mapping, {}, *results.new_cache, rotary);
 }
 
-// All of it; `heads` is filled in for attention_to_query.
-ffi::Error MakeParams(const Arguments& a, const Results& results, HeadsParams* heads, Params* params) {
-  PYXLA_RETURN_IF_ERROR(MakeProductParams(a, results, params));
+// All of them; `rotary` is filled in for fused_decoder_layer_rotary.
+ffi::Error MakeParams(const Arguments& a, const Results& results, RotaryAndCacheParams* rotary, Params* params) {
+  PYXLA_RETURN_IF_ERROR(MakeLayerParams(a, results, params));
   const char* out = a.kv_cache ? "query" : "out";
   PYXLA_RETURN_IF_ERROR(pyxla::CheckDtype(a.op, out, results.out, {a.attention.element_type()}));
   if (!a.kv_cache) return CheckShape(a.op, out, results.out, {params->tokens, params->columns});
-  PYXLA_RETURN_IF_ERROR(MakeHeadsParams(a, results, params->columns, heads));
-  params->heads = heads;
+  PYXLA_RETURN_IF_ERROR(MakeRotaryAndCacheParams(a, results, params->columns, rotary));
+  params->rotary = rotary;
   return ffi::Error::Success();
 }
 
 ffi::Error RunOnHost(ffi::ThreadPool& pool, const Arguments& arguments, const Results& results) {
   Params params;
-  HeadsParams heads;
-  PYXLA_RETURN_IF_ERROR(MakeParams(arguments, results, &heads, &params));
-  if (params.heads != nullptr) {
-    PYXLA_RETURN_IF_ERROR(pyxla::CheckPositions(arguments.op, heads));
-    PYXLA_RETURN_IF_ERROR(pyxla::CheckSlots(arguments.op, heads, params.tokens));
+  RotaryAndCacheParams rotary;
+  PYXLA_RETURN_IF_ERROR(MakeParams(arguments, results, &rotary, &params));
+  if (params.rotary != nullptr) {
+    PYXLA_RETURN_IF_ERROR(pyxla::CheckPositions(arguments.op, rotary));
+    PYXLA_RETURN_IF_ERROR(pyxla::CheckSlots(arguments.op, rotary, params.tokens));
   }
-  attention_to_qkv::AttentionToQkvHost(params, [&](int64_t items, int64_t per_piece, const auto& run) {
+  fused_decoder_layer::FusedDecoderLayerHost(params, [&](int64_t items, int64_t per_piece, const auto& run) {
     pyxla::ParallelFor(pool, items, per_piece, run);
   });
   return ffi::Error::Success();
@@ -147,12 +149,12 @@ using Result = ffi::Result<ffi::AnyBuffer>;
 
 constexpr auto Host = [](ffi::ThreadPool pool, Result new_residual, Result out, Result /*workspace*/,
                          auto... arguments) {
-  return RunOnHost(pool, {"attention_to_qkv", arguments...}, {*new_residual, {}, *out});
+  return RunOnHost(pool, {"fused_decoder_layer", arguments...}, {*new_residual, {}, *out});
 };
 
-constexpr auto HostQuery = [](ffi::ThreadPool pool, Result new_residual, Result new_cache, Result query,
-                              Result /*workspace*/, auto... arguments) {
-  return RunOnHost(pool, {"attention_to_query", arguments...}, {*new_residual, *new_cache, *query});
+constexpr auto HostRotary = [](ffi::ThreadPool pool, Result new_residual, Result new_cache, Result query,
+                               Result /*workspace*/, auto... arguments) {
+  return RunOnHost(pool, {"fused_decoder_layer_rotary", arguments...}, {*new_residual, *new_cache, *query});
 };
 
 // The arguments on both platforms.
@@ -171,7 +173,7 @@ auto Bind(Binding&& binding) {
 }
 
 template <typename Binding>
-auto BindQuery(Binding&& binding) {
+auto BindRotary(Binding&& binding) {
   return Bind(std::move(binding))
       .template Arg<ffi::AnyBuffer>()   // positions
       .template Arg<ffi::AnyBuffer>()   // cos_sin_cache
@@ -186,13 +188,13 @@ XLA_FFI_DEFINE_HANDLER(kHost, Host,
                                 .Ret<ffi::AnyBuffer>()     // out
                                 .Ret<ffi::AnyBuffer>()));  // workspace
 
-XLA_FFI_DEFINE_HANDLER(kHostQuery, HostQuery,
-                       BindQuery(ffi::Ffi::Bind()
-                                     .Ctx<ffi::ThreadPool>()
-                                     .Ret<ffi::AnyBuffer>()     // new_residual
-                                     .Ret<ffi::AnyBuffer>()     // new_cache
-                                     .Ret<ffi::AnyBuffer>()     // query
-                                     .Ret<ffi::AnyBuffer>()));  // workspace
+XLA_FFI_DEFINE_HANDLER(kHostRotary, HostRotary,
+                       BindRotary(ffi::Ffi::Bind()
+                                      .Ctx<ffi::ThreadPool>()
+                                      .Ret<ffi::AnyBuffer>()     // new_residual
+                                      .Ret<ffi::AnyBuffer>()     // new_cache
+                                      .Ret<ffi::AnyBuffer>()     // query
+                                      .Ret<ffi::AnyBuffer>()));  // workspace
 
 #if PYXLA_WITH_CUDA
 std::string ComputeCapability() {
@@ -200,34 +202,36 @@ std::string ComputeCapability() {
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-  return std::to_string(major) + "." + std::to_string(minor) + ", which takes the ops that this one stands for";
+  return std::to_string(major) + "." + std::to_string(minor) +
+         ", which this op does not support; call the ops that it fuses";
 }
 
 ffi::Error RunOnCuda(cudaStream_t stream, const Arguments& arguments, const Results& results,
                      ffi::AnyBuffer workspace) {
   const char* op = arguments.op;
   Params params;
-  HeadsParams heads;
-  PYXLA_RETURN_IF_ERROR(MakeParams(arguments, results, &heads, &params));
-  const int64_t bytes = attention_to_qkv::WorkspaceBytes(params);
+  RotaryAndCacheParams rotary;
+  PYXLA_RETURN_IF_ERROR(MakeParams(arguments, results, &rotary, &params));
+  const int64_t bytes = fused_decoder_layer::WorkspaceBytes(params);
   if (static_cast<int64_t>(workspace.size_bytes()) < bytes) {
     return Mismatch(op, "workspace", "at least " + std::to_string(bytes) + " bytes", workspace.size_bytes());
   }
   params.workspace = workspace.untyped_data();
-  const cudaError_t status = attention_to_qkv::LaunchAttentionToQkv(stream, params);
+  const cudaError_t status = fused_decoder_layer::LaunchFusedDecoderLayer(stream, params);
   if (status == cudaErrorNoKernelImageForDevice) {
     return Mismatch(op, "device", "compute capability 9.0 (H100, H200)", ComputeCapability());
   }
-  return pyxla::CudaStatus(op, status, "LaunchAttentionToQkv", __FILE__, __LINE__);
+  return pyxla::CudaStatus(op, status, "LaunchFusedDecoderLayer", __FILE__, __LINE__);
 }
 
 constexpr auto Cuda = [](cudaStream_t stream, Result new_residual, Result out, Result workspace, auto... arguments) {
-  return RunOnCuda(stream, {"attention_to_qkv", arguments...}, {*new_residual, {}, *out}, *workspace);
+  return RunOnCuda(stream, {"fused_decoder_layer", arguments...}, {*new_residual, {}, *out}, *workspace);
 };
 
-constexpr auto CudaQuery = [](cudaStream_t stream, Result new_residual, Result new_cache, Result query,
-                              Result workspace, auto... arguments) {
-  return RunOnCuda(stream, {"attention_to_query", arguments...}, {*new_residual, *new_cache, *query}, *workspace);
+constexpr auto CudaRotary = [](cudaStream_t stream, Result new_residual, Result new_cache, Result query,
+                               Result workspace, auto... arguments) {
+  return RunOnCuda(stream, {"fused_decoder_layer_rotary", arguments...}, {*new_residual, *new_cache, *query},
+                   *workspace);
 };
 
 XLA_FFI_DEFINE_HANDLER(kCuda, Cuda,
@@ -238,19 +242,19 @@ XLA_FFI_DEFINE_HANDLER(kCuda, Cuda,
                                 .Ret<ffi::AnyBuffer>()),  // workspace
                        {ffi::Traits::kCmdBufferCompatible});
 
-XLA_FFI_DEFINE_HANDLER(kCudaQuery, CudaQuery,
-                       BindQuery(ffi::Ffi::Bind()
-                                     .Ctx<ffi::PlatformStream<cudaStream_t>>()
-                                     .Ret<ffi::AnyBuffer>()    // new_residual
-                                     .Ret<ffi::AnyBuffer>()    // new_cache
-                                     .Ret<ffi::AnyBuffer>()    // query
-                                     .Ret<ffi::AnyBuffer>()),  // workspace
+XLA_FFI_DEFINE_HANDLER(kCudaRotary, CudaRotary,
+                       BindRotary(ffi::Ffi::Bind()
+                                      .Ctx<ffi::PlatformStream<cudaStream_t>>()
+                                      .Ret<ffi::AnyBuffer>()    // new_residual
+                                      .Ret<ffi::AnyBuffer>()    // new_cache
+                                      .Ret<ffi::AnyBuffer>()    // query
+                                      .Ret<ffi::AnyBuffer>()),  // workspace
                        {ffi::Traits::kCmdBufferCompatible});
 #endif
 
 }  // namespace
 
-PYXLA_OP_TABLE(attention_to_qkv, PYXLA_HOST_HANDLER("xla_gpu_attention_to_qkv", kHost)
-                                     PYXLA_HOST_HANDLER("xla_gpu_attention_to_query", kHostQuery)
-                                         PYXLA_CUDA_HANDLER("xla_gpu_attention_to_qkv", kCuda)
-                                             PYXLA_CUDA_HANDLER("xla_gpu_attention_to_query", kCudaQuery))
+PYXLA_OP_TABLE(fused_decoder_layer, PYXLA_HOST_HANDLER("xla_gpu_fused_decoder_layer", kHost)
+                                        PYXLA_HOST_HANDLER("xla_gpu_fused_decoder_layer_rotary", kHostRotary)
+                                            PYXLA_CUDA_HANDLER("xla_gpu_fused_decoder_layer", kCuda)
+                                                PYXLA_CUDA_HANDLER("xla_gpu_fused_decoder_layer_rotary", kCudaRotary))

@@ -1,14 +1,14 @@
-"""Inputs of attention_to_query; each with its reason. cases.py hands them on."""
+"""Inputs of fused_decoder_layer_rotary; each with its reason. cases.py re-exports them."""
 
 import torch
-from pyxla_kernels.attention_to_qkv.inputs import ROUNDINGS, arguments, changed, torch_attention_to_qkv
-from pyxla_kernels.common.kv_store_cases import cache_and_slots, torch_store
-from pyxla_kernels.common.rotary_cases import angle_table, drawn_positions, torch_rotated
+from pyxla_kernels._kv_cache.cases import cache_and_slots, torch_store
+from pyxla_kernels._rotary.cases import angle_table, drawn_positions, torch_rotated
+from pyxla_kernels.fused_decoder_layer.inputs import ROUNDINGS, arguments, changed, torch_fused_decoder_layer
 
 from pyxla.testing import BadInput, Case
 
 # tokens, width, hidden, inner, heads of the queries and of the keys, their d
-QUERY_SHAPES = {
+ROTARY_SHAPES = {
     "1x32": (
         (1, 256, 256, 256, 1, 1, 32),
         "one token; the smallest head: queries, keys and values are one tile",
@@ -24,7 +24,7 @@ QUERY_SHAPES = {
 }
 
 
-def query_arguments(
+def rotary_arguments(
     generator: torch.Generator,
     shape: tuple[int, ...],
     dtype: torch.dtype,
@@ -33,7 +33,7 @@ def query_arguments(
     index_dtype: torch.dtype = torch.int32,
     **options,
 ) -> dict:
-    """Those of attention_to_query.
+    """Those of fused_decoder_layer_rotary.
 
     Args:
         table_dtype: cos_sin_cache's.
@@ -53,7 +53,7 @@ def query_arguments(
     }
 
 
-def torch_attention_to_query(
+def torch_fused_decoder_layer_rotary(
     positions: torch.Tensor,
     cos_sin_cache: torch.Tensor,
     kv_cache: torch.Tensor,
@@ -64,7 +64,7 @@ def torch_attention_to_query(
     d = cos_sin_cache.shape[1]
     by_head = kv_cache.unflatten(3, (-1, d)) if kv_cache.dim() == 4 else kv_cache
     kv_heads = by_head.shape[3]
-    qkv = torch_attention_to_qkv(**products).unflatten(1, (-1, d))
+    qkv = torch_fused_decoder_layer(**products).unflatten(1, (-1, d))
     query, key, value = qkv.split([qkv.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
     query, key = (torch_rotated(x, positions, cos_sin_cache, True) for x in (query, key))
     kept = slot_mapping >= 0
@@ -72,32 +72,32 @@ def torch_attention_to_query(
     return query
 
 
-def _query_case(name: str, why: str, shape: str, dtype: torch.dtype, **options) -> Case:
+def _rotary_case(name: str, why: str, shape: str, dtype: torch.dtype, **options) -> Case:
     return Case(
         name,
         why,
-        lambda g: query_arguments(g, QUERY_SHAPES[shape][0], dtype, **options),
-        peer=torch_attention_to_query,
+        lambda g: rotary_arguments(g, ROTARY_SHAPES[shape][0], dtype, **options),
+        peer=torch_fused_decoder_layer_rotary,
         roundings=ROUNDINGS[dtype],
     )
 
 
-ATTENTION_TO_QUERY_CASES = [
-    *(_query_case(f"query-bf16-{name}", why, name, torch.bfloat16) for name, (_, why) in QUERY_SHAPES.items()),
+FUSED_DECODER_LAYER_ROTARY_CASES = [
+    *(_rotary_case(f"rotary-bf16-{name}", why, name, torch.bfloat16) for name, (_, why) in ROTARY_SHAPES.items()),
     *(
-        _query_case(f"query-f16-{name}", "the other dtype", name, torch.float16)
+        _rotary_case(f"rotary-f16-{name}", "the other dtype", name, torch.float16)
         for name in ("17x128", "64x64", "33x256")
     ),
-    _query_case(
-        "query-bf16-table-int64",
+    _rotary_case(
+        "rotary-bf16-table-int64",
         "a table of the same dtype; the other dtype of positions and slots",
         "17x128",
         torch.bfloat16,
         table_dtype=torch.bfloat16,
         index_dtype=torch.int64,
     ),
-    _query_case(
-        "query-f16-merged",
+    _rotary_case(
+        "rotary-f16-merged",
         "the cache's heads and d in one dimension; a table of float16",
         "17x128",
         torch.float16,
@@ -105,80 +105,82 @@ ATTENTION_TO_QUERY_CASES = [
         merged=True,
     ),
     Case(
-        "query-bf16-left-out",
+        "rotary-bf16-left-out",
         "no token has a slot: the cache stays as it is, and every query is rotated",
         lambda g: (
-            query_arguments(g, QUERY_SHAPES["9x96"][0], torch.bfloat16)
+            rotary_arguments(g, ROTARY_SHAPES["9x96"][0], torch.bfloat16)
             | {"slot_mapping": torch.full((9,), -1, dtype=torch.int32)}
         ),
-        peer=torch_attention_to_query,
+        peer=torch_fused_decoder_layer_rotary,
         roundings=ROUNDINGS[torch.bfloat16],
     ),
 ]
 
 
-def _bad_query(name: str, message: str, *, at_run_time: bool = False, **changes) -> BadInput:
+def _bad_rotary(name: str, message: str, *, at_run_time: bool = False, **changes) -> BadInput:
     """Three tokens, four heads of queries and two of keys, of 32, in a cache of ten blocks of eight."""
     return BadInput(
         name,
-        lambda g: changed(query_arguments(g, (3, 256, 256, 256, 4, 2, 32), torch.bfloat16), **changes),
-        f"attention_to_query: {message}",
+        lambda g: changed(rotary_arguments(g, (3, 256, 256, 256, 4, 2, 32), torch.bfloat16), **changes),
+        f"fused_decoder_layer_rotary: {message}",
         at_run_time,
     )
 
 
-ATTENTION_TO_QUERY_BAD_INPUTS = [
-    _bad_query(
-        "query-tokens", "attention: expected at most 64 tokens, got 65", attention=(65, 256), residual=(65, 256)
+FUSED_DECODER_LAYER_ROTARY_BAD_INPUTS = [
+    _bad_rotary(
+        "rotary-tokens", "attention: expected at most 64 tokens, got 65", attention=(65, 256), residual=(65, 256)
     ),
-    _bad_query("query-table-rank", "cos_sin_cache: expected rank 2, got shape (32,)", cos_sin_cache=(32,)),
-    _bad_query(
-        "query-d",
+    _bad_rotary("rotary-table-rank", "cos_sin_cache: expected rank 2, got shape (32,)", cos_sin_cache=(32,)),
+    _bad_rotary(
+        "rotary-d",
         "cos_sin_cache: expected a last dimension that is a multiple of 32, got 48",
         cos_sin_cache=(50, 48),
     ),
-    _bad_query(
-        "query-no-d", "cos_sin_cache: expected a last dimension that is a multiple of 32, got 0", cos_sin_cache=(50, 0)
+    _bad_rotary(
+        "rotary-no-d", "cos_sin_cache: expected a last dimension that is a multiple of 32, got 0", cos_sin_cache=(50, 0)
     ),
-    _bad_query(
-        "query-columns", "qkv_proj: expected rows in a multiple of cos_sin_cache's 32, got 264", qkv_proj=(264, 256)
+    _bad_rotary(
+        "rotary-columns", "qkv_proj: expected rows in a multiple of cos_sin_cache's 32, got 264", qkv_proj=(264, 256)
     ),
-    _bad_query(
-        "query-no-heads", "qkv_proj: expected more heads than the 4 of keys and values, got 4", qkv_proj=(128, 256)
+    _bad_rotary(
+        "rotary-no-heads", "qkv_proj: expected more heads than the 4 of keys and values, got 4", qkv_proj=(128, 256)
     ),
-    _bad_query(
-        "query-table-dtype",
+    _bad_rotary(
+        "rotary-table-dtype",
         "cos_sin_cache: expected dtype bfloat16 or float32, got float16",
         cos_sin_cache=torch.ones(50, 32, dtype=torch.float16),
     ),
-    _bad_query(
-        "query-positions", "positions: expected shape (3,), got (2,)", positions=torch.zeros(2, dtype=torch.int32)
+    _bad_rotary(
+        "rotary-positions", "positions: expected shape (3,), got (2,)", positions=torch.zeros(2, dtype=torch.int32)
     ),
-    _bad_query(
-        "query-cache-float8",
+    _bad_rotary(
+        "rotary-cache-float8",
         "kv_cache: expected dtype bfloat16, got float8_e4m3fn",
         kv_cache=torch.ones(2, 10, 8, 2, 32).to(torch.float8_e4m3fn),
     ),
-    _bad_query("query-cache-rank", "kv_cache: expected rank 4 or 5, got shape (2, 80, 64)", kv_cache=(2, 80, 64)),
-    _bad_query(
-        "query-cache-keys",
+    _bad_rotary("rotary-cache-rank", "kv_cache: expected rank 4 or 5, got shape (2, 80, 64)", kv_cache=(2, 80, 64)),
+    _bad_rotary(
+        "rotary-cache-keys",
         "kv_cache: expected a first dimension of 2, keys and values, got 1",
         kv_cache=(1, 10, 8, 2, 32),
     ),
-    _bad_query(
-        "query-cache-d",
+    _bad_rotary(
+        "rotary-cache-d",
         "kv_cache: expected heads of cos_sin_cache's size 32, got shape (2, 10, 8, 2, 64)",
         kv_cache=(2, 10, 8, 2, 64),
     ),
-    _bad_query("query-slots", "slot_mapping: expected dtype int32 or int64, got float32", slot_mapping=torch.zeros(3)),
-    _bad_query(
-        "query-position-too-large",
+    _bad_rotary(
+        "rotary-slots", "slot_mapping: expected dtype int32 or int64, got float32", slot_mapping=torch.zeros(3)
+    ),
+    _bad_rotary(
+        "rotary-position-too-large",
         "positions: expected a position in [0, 50), got 50 at token 2",
         positions=torch.tensor([0, 1, 50], dtype=torch.int32),
         at_run_time=True,
     ),
-    _bad_query(
-        "query-slot-too-large",
+    _bad_rotary(
+        "rotary-slot-too-large",
         "slot_mapping: expected -1 or a slot in [0, 80), got 80 at token 1",
         slot_mapping=torch.tensor([0, 80, -1], dtype=torch.int32),
         at_run_time=True,

@@ -2,9 +2,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyxla_kernels.attention_to_qkv.attention_to_qkv import attention_to_qkv
-from pyxla_kernels.attention_to_qkv.cases import BAD_INPUTS, CASES
-from pyxla_kernels.attention_to_qkv.inputs import ROUNDINGS, arguments, torch_attention_to_qkv
+from pyxla_kernels.fused_decoder_layer.cases import BAD_INPUTS, CASES
+from pyxla_kernels.fused_decoder_layer.fused_decoder_layer import fused_decoder_layer
+from pyxla_kernels.fused_decoder_layer.inputs import ROUNDINGS, arguments, torch_fused_decoder_layer
 
 from pyxla import testing
 from pyxla.testing.tolerance import compare
@@ -13,20 +13,20 @@ from pyxla.testing.tolerance import compare
 @pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_op(check, case):
-    check(attention_to_qkv, case)
+    check(fused_decoder_layer, case)
 
 
 @pytest.mark.parametrize("bad", BAD_INPUTS, ids=str)
 def test_bad_input(bad):
-    testing.check_bad_input(attention_to_qkv, bad)
+    testing.check_bad_input(fused_decoder_layer, bad)
 
 
 def test_reference_against_torch_in_float64():
     """Where torch's ops, which round between them, round nothing that shows."""
     made = arguments(torch.Generator().manual_seed(0), (3, 256, 256, 512, 24), torch.float64)
     residual = made["residual"].clone()
-    want = torch_attention_to_qkv(**made | {"residual": residual})
-    torch.testing.assert_close(attention_to_qkv.reference(**made), want)
+    want = torch_fused_decoder_layer(**made | {"residual": residual})
+    torch.testing.assert_close(fused_decoder_layer.reference(**made), want)
     torch.testing.assert_close(made["residual"], residual)
 
 
@@ -47,8 +47,8 @@ def test_any_shape(tokens, sizes, columns, dtype):
     on_xla = {
         name: value.to(torch_xla.device()) if isinstance(value, torch.Tensor) else value for name, value in made.items()
     }
-    got, want = attention_to_qkv(**on_xla), attention_to_qkv.reference(**wide)
-    compare("attention_to_qkv", got.cpu(), want, roundings=ROUNDINGS[dtype])
+    got, want = fused_decoder_layer(**on_xla), fused_decoder_layer.reference(**wide)
+    compare("fused_decoder_layer", got.cpu(), want, roundings=ROUNDINGS[dtype])
     compare("residual", on_xla["residual"].cpu(), wide["residual"], roundings=ROUNDINGS[dtype])
 
 
@@ -62,7 +62,7 @@ def test_a_row_does_not_depend_on_the_others():
     def run(rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
         on_xla = {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in made.items()}
         on_xla["attention"], residual = made["attention"][rows].to(device), made["residual"][rows].to(device)
-        out = attention_to_qkv(**on_xla | {"residual": residual})
+        out = fused_decoder_layer(**on_xla | {"residual": residual})
         return out.cpu(), residual.cpu()
 
     for whole, part in zip(run(slice(None)), run(slice(4, 6)), strict=True):

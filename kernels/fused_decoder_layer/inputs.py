@@ -30,7 +30,7 @@ def arguments(generator: torch.Generator, shape: tuple[int, ...], dtype: torch.d
     return {name: tensor.to(dtype) for name, tensor in made.items()} | {"eps": 1e-6}
 
 
-def torch_attention_to_qkv(
+def torch_fused_decoder_layer(
     attention: torch.Tensor,
     residual: torch.Tensor,
     o_proj: torch.Tensor,

@@ -1,4 +1,4 @@
-// What a decoder layer computes between its attention and the next layer's:
+// A decoder layer after its attention, and the next layer's qkv projection:
 //
 //   r = residual + attention * o_proj^T;                    h = norm(r) * post_attention_norm
 //   r = r + (silu(h * gate^T) * (h * up^T)) * down_proj^T;  residual = r
@@ -14,14 +14,15 @@
 //   qkv_proj:            [columns, hidden], or null: out = norm(r) * input_norm, columns = hidden
 //   out:                 [tokens, columns], written
 //
-// attention_to_query, the folder's other op, goes on with out as heads of d elements, queries, keys and values: out is
-// the queries alone then, rotated, and keys, rotated, and values go into the cache (_rotary/rotary.h, kv_store.h).
+// In fused_decoder_layer_rotary, the folder's other op, columns are heads of d elements, of queries, keys and values.
+// Queries and keys are rotated (_rotary/rotary.h); out is the queries, keys and values are stored in the cache
+// (_kv_cache/kv_store.h).
 //
-// T is bfloat16 or float16; norm(r) = r / sqrt(mean(r^2) + eps). Products and sums are formed in float. On the GPU r,
-// the gated product and what goes into a product are rounded to T between; on the host only residual and out are, and
-// what the cache gets.
+// T is bfloat16 or float16; norm(r) = r / sqrt(mean(r^2) + eps). Products and sums are float. On the GPU r, the
+// gated activations and the inputs of a matrix product are rounded to T; on the host only residual, out and what is
+// stored in the cache are.
 // Source: the decoder of "LLaMA", Touvron et al., 2023, arXiv:2302.13971.
-// Test: devtool test attention_to_qkv
+// Test: devtool test fused_decoder_layer
 #pragma once
 
 #include <cstdint>
@@ -31,17 +32,17 @@
 #include "_rotary/rotary.h"
 #include "common/float_type.h"
 
-namespace attention_to_qkv {
+namespace fused_decoder_layer {
 
-/** What the GPU's kernel takes at most: rows of one matrix product. */
+/** The most tokens that the GPU's kernel takes: the rows of one MMA. */
 constexpr int kMaxTokens = 64;
-/** width, hidden and inner are multiples of it: two blocks halve a product's sum, and take 128 of it at a time. */
+/** width, hidden and inner are multiples of it: two CTAs have half of k each, and multiply 128 of it per stage. */
 constexpr int kGranule = 256;
-/** d, of attention_to_query, is a multiple of it: its rotated pairs are loaded 16 at a time. */
+/** d, of fused_decoder_layer_rotary, is a multiple of it: a tile has 16 rotated pairs of a head. */
 constexpr int kHeadGranule = 32;
 
-/** How attention_to_query goes on: the pairs are (j, j + d / 2), all of a head. */
-struct HeadsParams : pyxla::RotaryParams, pyxla::KvStoreParams {
+/** What fused_decoder_layer_rotary takes besides; the pairs are (j, j + d / 2), all of a head. */
+struct RotaryAndCacheParams : pyxla::RotaryParams, pyxla::KvStoreParams {
   int64_t heads;  // of the queries
 };
 
@@ -53,8 +54,8 @@ struct Params {
   int64_t tokens, width, hidden, inner, columns;
   double eps;
   pyxla::FloatType dtype;
-  void* workspace;           // WorkspaceBytes, on the GPU
-  const HeadsParams* heads;  // null: out is what the last product returns
+  void* workspace;                     // WorkspaceBytes, on the GPU
+  const RotaryAndCacheParams* rotary;  // null: fused_decoder_layer
 };
 
 /** Calls run(begin, end) for pieces of [0, items), at least per_piece long, in any order or at once. */
@@ -62,20 +63,20 @@ using ParallelFor =
     std::function<void(int64_t items, int64_t per_piece, const std::function<void(int64_t begin, int64_t end)>& run)>;
 
 // Positions and slots are in range.
-void AttentionToQkvHost(const Params& params, const ParallelFor& parallel_for);
+void FusedDecoderLayerHost(const Params& params, const ParallelFor& parallel_for);
 
-}  // namespace attention_to_qkv
+}  // namespace fused_decoder_layer
 
 #if PYXLA_WITH_CUDA
 #include <cuda_runtime_api.h>
 
-namespace attention_to_qkv {
+namespace fused_decoder_layer {
 
-// The same formula stands in attention_to_qkv.py.
+// fused_decoder_layer.py has the same formula.
 int64_t WorkspaceBytes(const Params& params);
 
 // cudaErrorNoKernelImageForDevice, unless the device's compute capability is 9.0.
-cudaError_t LaunchAttentionToQkv(cudaStream_t stream, const Params& params);
+cudaError_t LaunchFusedDecoderLayer(cudaStream_t stream, const Params& params);
 
-}  // namespace attention_to_qkv
+}  // namespace fused_decoder_layer
 #endif

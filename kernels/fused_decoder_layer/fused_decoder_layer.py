@@ -1,14 +1,11 @@
-"""attention_to_qkv: what a decoder layer computes between its attention and the next layer's, for few tokens.
-
-attention_to_query goes on to where the next attention begins.
-"""
+"""fused_decoder_layer and fused_decoder_layer_rotary: a decoder layer after its attention, for few tokens."""
 
 from dataclasses import dataclass
 
 import torch
-from pyxla_kernels.common.kv_store import check_slots_and_scales, store
-from pyxla_kernels.common.rms_norm import inverse_rms
-from pyxla_kernels.common.rotary import angles, check_angles, rotate
+from pyxla_kernels._kv_cache.reference import check_slots_and_scales, store
+from pyxla_kernels._rms_norm.reference import inverse_rms
+from pyxla_kernels._rotary.reference import angles, check_angles, rotate
 
 from pyxla import Check, accumulation_dtype, custom_op
 
@@ -16,12 +13,12 @@ from pyxla import Check, accumulation_dtype, custom_op
 MAX_TOKENS = 64
 #: width, hidden and inner are multiples of it.
 GRANULE = 256
-#: d of attention_to_query is a multiple of it.
+#: d of fused_decoder_layer_rotary is a multiple of it.
 HEAD_GRANULE = 32
 
 
 @custom_op(mutates=["residual"])
-def attention_to_qkv(
+def fused_decoder_layer(
     attention: torch.Tensor,
     residual: torch.Tensor,
     o_proj: torch.Tensor,
@@ -34,8 +31,8 @@ def attention_to_qkv(
 ) -> torch.Tensor:
     """Attention's output projection, a norm, the gated MLP, the next layer's norm and its queries, keys and values.
 
-    For a step of few tokens, which reads weights and little else: one kernel in the place of three products, two
-    fused_add_rms_norm, a silu_and_mul and the product behind them. There is no gradient, as the op works in place.
+    For a step of few tokens, whose time is that of reading the weights: one kernel in place of four matrix products,
+    two fused_add_rms_norm and a silu_and_mul. There is no gradient, because the op works in place.
 
     Args:
         attention: [tokens, width]; bfloat16 or float16; at most 64 tokens; width, hidden and inner multiples of 256.
@@ -45,13 +42,13 @@ def attention_to_qkv(
         gate_up_proj: [2 * inner, hidden], the gate's rows and then those of what it multiplies.
         down_proj: [hidden, inner].
         input_norm: [hidden], the next layer's.
-        qkv_proj: [columns, hidden], the next layer's; columns a positive multiple of 8. None: behind the last layer.
+        qkv_proj: [columns, hidden], the next layer's; columns a positive multiple of 8. None after the last layer.
         eps: added to the mean of the squares; finite and not negative.
 
     Returns:
-        [tokens, columns], without qkv_proj [tokens, hidden]. All is formed in float32; on XLA:CUDA the residual stream,
-        what it is times a norm's weight, and the gated product are rounded to attention's dtype between: in float16
-        none of them may exceed 65504.
+        [tokens, columns], without qkv_proj [tokens, hidden]. Computed in float32. XLA:CUDA rounds the residual
+        stream, its product with a norm's weight, and the gated MLP's activations to attention's dtype: in float16 none
+        of them may exceed 65504.
 
     Raises:
         ArgumentError: another dtype (CPU and CUDA tensors may be float64), rank or shape; more than 64 tokens; a size
@@ -64,8 +61,8 @@ def attention_to_qkv(
     return _project(_finish(Arguments(**locals())), qkv_proj).to(attention.dtype)
 
 
-@custom_op(library="attention_to_qkv", mutates=["residual", "kv_cache"])
-def attention_to_query(
+@custom_op(library="fused_decoder_layer", mutates=["residual", "kv_cache"])
+def fused_decoder_layer_rotary(
     attention: torch.Tensor,
     residual: torch.Tensor,
     o_proj: torch.Tensor,
@@ -80,11 +77,11 @@ def attention_to_query(
     slot_mapping: torch.Tensor,
     eps: float = 1e-6,
 ) -> torch.Tensor:
-    """attention_to_qkv, then rotary_and_cache: the next layer's queries, and its keys and values in its cache.
+    """fused_decoder_layer, then rotary_and_cache: the next layer's queries, and its keys and values in its cache.
 
     Args:
         attention, residual, o_proj, post_attention_norm, gate_up_proj, down_proj, input_norm, eps: as in
-            attention_to_qkv.
+            fused_decoder_layer.
         qkv_proj: [(heads + 2 * kv_heads) * d, hidden], the next layer's: rows of the queries, at least one head, of
             the keys, and of the values; d a multiple of 32.
         positions: [tokens], int32 or int64; the row of cos_sin_cache for each token, also for one that is left out.
@@ -96,19 +93,19 @@ def attention_to_query(
             The others differ from one another.
 
     Returns:
-        [tokens, heads, d], the queries, rotated. What the last product returns is rotated in float32 and rounded once.
+        [tokens, heads, d], the rotated queries. The qkv projection is rotated in float32 and rounded once.
 
     Raises:
-        ArgumentError: as attention_to_qkv; also for what comes here anew, on CPU tensors a position or slot out of
-            range too.
-        RuntimeError: on XLA:CPU for the latter; XLA:CUDA makes NaN of what it rotates of a token whose position is out
-            of range, and leaves out of the cache every token whose slot is. Where the GPU's compute capability is not
-            9.0.
+        ArgumentError: as fused_decoder_layer, and for the arguments that it does not have; on CPU tensors also for a
+            position or slot out of range.
+        RuntimeError: on XLA:CPU for a position or slot out of range. XLA:CUDA writes NaN to the queries and keys of a
+            token whose position is out of range, and does not store a token whose slot is. Also where the GPU's
+            compute capability is not 9.0.
 
-    Source: as attention_to_qkv and rotary_and_cache.
+    Source: as fused_decoder_layer and rotary_and_cache.
     """
-    x = _finish(QueryArguments(**locals()))
-    check, d = Check("attention_to_query"), cos_sin_cache.shape[1]
+    x = _finish(RotaryArguments(**locals()))
+    check, d = Check("fused_decoder_layer_rotary"), cos_sin_cache.shape[1]
     kv_heads = kv_cache.shape[3:].numel() // d
     qkv = _project(x, qkv_proj).unflatten(1, (-1, d))
     query, key, value = qkv.split([qkv.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
@@ -134,14 +131,14 @@ class _Products:
 
 @dataclass
 class Arguments(_Products):
-    """Those of attention_to_qkv, by its names and in its order."""
+    """Those of fused_decoder_layer, by its names and in its order."""
 
     eps: float = 1e-6
 
 
 @dataclass
-class QueryArguments(_Products):
-    """Those of attention_to_query."""
+class RotaryArguments(_Products):
+    """Those of fused_decoder_layer_rotary."""
 
     positions: torch.Tensor
     cos_sin_cache: torch.Tensor
@@ -150,7 +147,7 @@ class QueryArguments(_Products):
     eps: float = 1e-6
 
 
-def _finish(a: Arguments | QueryArguments) -> torch.Tensor:
+def _finish(a: Arguments | RotaryArguments) -> torch.Tensor:
     """The next layer's norm, wide; residual is updated."""
     wide = accumulation_dtype(a.attention.dtype)
 
@@ -168,15 +165,15 @@ def _project(x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
     return x if weight is None else x @ weight.to(x.dtype).t()
 
 
-@attention_to_qkv.register_fake
+@fused_decoder_layer.register_fake
 def _(*arguments, **named) -> torch.Tensor:
     a = Arguments(*arguments, **named)
-    return a.attention.new_empty(_check_products(Check("attention_to_qkv"), a))
+    return a.attention.new_empty(_check_products(Check("fused_decoder_layer"), a))
 
 
-@attention_to_query.register_fake
+@fused_decoder_layer_rotary.register_fake
 def _(*arguments, **named) -> torch.Tensor:
-    check, a = Check("attention_to_query"), QueryArguments(*arguments, **named)
+    check, a = Check("fused_decoder_layer_rotary"), RotaryArguments(*arguments, **named)
     tokens, columns = _check_products(check, a)
 
     check.rank("cos_sin_cache", a.cos_sin_cache, 2)
@@ -190,7 +187,7 @@ def _(*arguments, **named) -> torch.Tensor:
         "kv_cache",
         a.kv_cache,
         (a.attention.dtype,),
-        hint="for a float8 cache use attention_to_qkv and rotary_and_cache",
+        hint="for a float8 cache use fused_decoder_layer and rotary_and_cache",
     )
     shape = tuple(a.kv_cache.shape)
     check.that(len(shape) in (4, 5), "kv_cache", "rank 4 or 5", f"shape {shape}")
@@ -204,7 +201,7 @@ def _(*arguments, **named) -> torch.Tensor:
     return a.attention.new_empty((tokens, heads, d))
 
 
-def _check_products(check: Check, a: Arguments | QueryArguments) -> tuple[int, int]:
+def _check_products(check: Check, a: Arguments | RotaryArguments) -> tuple[int, int]:
     """Raises ArgumentError for what does not fit together; else the shape of the last product."""
     dtype = a.attention.dtype
     check.dtype("attention", a.attention, (torch.bfloat16, torch.float16), reference=(torch.float64,))
@@ -243,8 +240,8 @@ def _check_granule(check: Check, name: str, what: str, size: int) -> None:
     check.that(size > 0 and size % GRANULE == 0, name, expected, size)
 
 
-@attention_to_qkv.register_workspace
-@attention_to_query.register_workspace
+@fused_decoder_layer.register_workspace
+@fused_decoder_layer_rotary.register_workspace
 def workspace_bytes(
     attention: torch.Tensor,
     residual: torch.Tensor,
@@ -254,6 +251,6 @@ def workspace_bytes(
     down_proj: torch.Tensor,
     *others,
 ) -> int:
-    """What goes into a product, and sums of squares, as WorkspaceBytes in attention_to_qkv.cu."""
+    """What goes into a product, and sums of squares, as WorkspaceBytes in fused_decoder_layer.cu."""
     tokens, hidden, inner = *residual.shape, down_proj.shape[1]
     return sum(-(-size // 256) * 256 for size in (2 * tokens * hidden, 2 * tokens * inner, 4 * tokens * (hidden // 64)))

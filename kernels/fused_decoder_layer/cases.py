@@ -1,11 +1,11 @@
-"""Inputs of attention_to_qkv and attention_to_query, for tests and benchmarks; each with its reason."""
+"""Inputs of fused_decoder_layer and fused_decoder_layer_rotary, for tests and benchmarks; each with its reason."""
 
 import torch
-from pyxla_kernels.attention_to_qkv.attention_to_query_cases import (  # noqa: F401 - tools look for them here
-    ATTENTION_TO_QUERY_BAD_INPUTS,
-    ATTENTION_TO_QUERY_CASES,
+from pyxla_kernels.fused_decoder_layer.inputs import ROUNDINGS, WEIGHTS, arguments, changed, torch_fused_decoder_layer
+from pyxla_kernels.fused_decoder_layer.rotary_cases import (  # noqa: F401 - tools look for them here
+    FUSED_DECODER_LAYER_ROTARY_BAD_INPUTS,
+    FUSED_DECODER_LAYER_ROTARY_CASES,
 )
-from pyxla_kernels.attention_to_qkv.inputs import ROUNDINGS, WEIGHTS, arguments, changed, torch_attention_to_qkv
 
 from pyxla.benchmark import Bench, nbytes
 from pyxla.testing import BadInput, Case
@@ -28,7 +28,7 @@ CASES = (
             f"{name}-{shape_name}",
             why,
             lambda g, shape=shape, dtype=dtype: arguments(g, shape, dtype),
-            peer=torch_attention_to_qkv,
+            peer=torch_fused_decoder_layer,
             roundings=ROUNDINGS[dtype],
         )
         for name, dtype in DTYPES.items()
@@ -41,7 +41,7 @@ CASES = (
             f"{name}-no-qkv",
             "behind the last layer: an absent operand, and as many columns as the residual has",
             lambda g, dtype=dtype: arguments(g, SHAPES["64x1024"][0], dtype) | {"qkv_proj": None},
-            peer=torch_attention_to_qkv,
+            peer=torch_fused_decoder_layer,
             roundings=ROUNDINGS[dtype],
         )
         for name, dtype in DTYPES.items()
@@ -51,7 +51,7 @@ CASES = (
             "bf16-eps",
             "an eps as large as the mean of the squares: it must not get lost",
             lambda g: arguments(g, SHAPES["17x512"][0], torch.bfloat16) | {"eps": 1.0},
-            peer=torch_attention_to_qkv,
+            peer=torch_fused_decoder_layer,
             roundings=ROUNDINGS[torch.bfloat16],
         ),
         Case(
@@ -70,7 +70,7 @@ def _bad(name: str, message: str, dtype: torch.dtype = torch.bfloat16, **changes
     return BadInput(
         name,
         lambda g: changed(arguments(g, (2, 256, 256, 512, 16), dtype), **changes),
-        f"attention_to_qkv: {message}",
+        f"fused_decoder_layer: {message}",
     )
 
 
@@ -109,7 +109,7 @@ def _bench(name: str, shape: tuple[int, ...], why: str, *devices: str) -> Bench:
         ),
         roundings=ROUNDINGS[torch.bfloat16],
         operations=lambda a: 2 * a["attention"].shape[0] * sum(a[name].numel() for name in WEIGHTS),
-        peer=torch_attention_to_qkv,
+        peer=torch_fused_decoder_layer,
         devices=devices,
     )
 

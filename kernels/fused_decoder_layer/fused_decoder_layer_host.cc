@@ -4,29 +4,29 @@
 
 #include "_kv_cache/kv_store_host.h"
 #include "_rotary/rotary_host.h"
-#include "attention_to_qkv/attention_to_qkv.h"
 #include "common/host/multiversion.h"
+#include "fused_decoder_layer/fused_decoder_layer.h"
 
-namespace attention_to_qkv {
+namespace fused_decoder_layer {
 namespace {
 
-// Values of a row that are multiplied at a time, in independent sums that the compiler keeps in vector registers.
-constexpr int kLanes = 16, kChunk = 256;
-static_assert(kGranule % kChunk == 0 && kChunk % kLanes == 0, "no remainder");
+// k is multiplied in blocks of kBlockK, in kLanes independent sums that the compiler keeps in vector registers.
+constexpr int kLanes = 16, kBlockK = 256;
+static_assert(kGranule % kBlockK == 0 && kBlockK % kLanes == 0, "no remainder");
 
 template <typename W>
-PYXLA_INLINE void Columns(const float* __restrict x, const W* __restrict weight, float* __restrict out, int64_t tokens,
-                          int64_t k, int64_t columns, int64_t begin, int64_t end) {
-  float values[kChunk];
+PYXLA_INLINE void GemmColumns(const float* __restrict x, const W* __restrict weight, float* __restrict out,
+                              int64_t tokens, int64_t k, int64_t columns, int64_t begin, int64_t end) {
+  float values[kBlockK];
   double sums[kMaxTokens];
   for (int64_t column = begin; column < end; ++column) {
     std::fill(sums, sums + tokens, 0.0);
-    for (int64_t at = 0; at < k; at += kChunk) {
-      pyxla::Convert(weight + column * k + at, values, kChunk);
+    for (int64_t at = 0; at < k; at += kBlockK) {
+      pyxla::Convert(weight + column * k + at, values, kBlockK);
       for (int64_t token = 0; token < tokens; ++token) {
         const float* __restrict row = x + token * k + at;
         float lanes[kLanes] = {};
-        for (int i = 0; i < kChunk; i += kLanes) {
+        for (int i = 0; i < kBlockK; i += kLanes) {
           for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += row[i + lane] * values[i + lane];
         }
         for (float lane : lanes) sums[token] += lane;
@@ -37,12 +37,12 @@ PYXLA_INLINE void Columns(const float* __restrict x, const W* __restrict weight,
 }
 
 // Columns [begin, end) of out [tokens, columns] = x [tokens, k] * weight [columns, k]^T, which is of this dtype.
-PYXLA_MULTIVERSION void Multiply(pyxla::FloatType dtype, const float* x, const void* weight, float* out, int64_t tokens,
-                                 int64_t k, int64_t columns, int64_t begin, int64_t end) {
+PYXLA_MULTIVERSION void Gemm(pyxla::FloatType dtype, const float* x, const void* weight, float* out, int64_t tokens,
+                             int64_t k, int64_t columns, int64_t begin, int64_t end) {
   if (dtype == pyxla::FloatType::kFloat16) {
-    Columns(x, static_cast<const pyxla::F16*>(weight), out, tokens, k, columns, begin, end);
+    GemmColumns(x, static_cast<const pyxla::F16*>(weight), out, tokens, k, columns, begin, end);
   } else {
-    Columns(x, static_cast<const pyxla::BF16*>(weight), out, tokens, k, columns, begin, end);
+    GemmColumns(x, static_cast<const pyxla::BF16*>(weight), out, tokens, k, columns, begin, end);
   }
 }
 
@@ -66,9 +66,9 @@ std::vector<float> Floats(const From* from, int64_t n) {
   return floats;
 }
 
-// The products' heads go on: queries and keys are rotated, keys and values stored. The table is of C.
+// Rotates queries and keys, and stores keys and values in the cache. cos_sin_cache is of C.
 template <typename T, typename C>
-void StoreHeadsOf(const HeadsParams& p, float* qkv, T* query) {
+void RotateAndStore(const RotaryAndCacheParams& p, float* qkv, T* query) {
   const int64_t query_elements = p.heads * p.d, row = p.kv_heads * p.d;
   std::vector<T> key_value(2 * row);
   for (int64_t token = 0; token < p.tokens; ++token, qkv += query_elements + 2 * row, query += query_elements) {
@@ -80,14 +80,14 @@ void StoreHeadsOf(const HeadsParams& p, float* qkv, T* query) {
   }
 }
 
-// The formula of attention_to_qkv.h, line by line, in floats.
+// The formula of fused_decoder_layer.h, line by line, in floats.
 template <typename T>
 void Run(const Params& p, const ParallelFor& parallel_for) {
-  const auto product = [&](const std::vector<float>& x, const void* weight, int64_t k, int64_t columns) {
-    constexpr int64_t kMultiplicationsPerPiece = 1 << 20;
+  const auto gemm = [&](const std::vector<float>& x, const void* weight, int64_t k, int64_t columns) {
+    constexpr int64_t kProductsPerPiece = 1 << 20;
     std::vector<float> out(p.tokens * columns);
-    parallel_for(columns, kMultiplicationsPerPiece / (p.tokens * k), [&](int64_t begin, int64_t end) {
-      Multiply(p.dtype, x.data(), weight, out.data(), p.tokens, k, columns, begin, end);
+    parallel_for(columns, kProductsPerPiece / (p.tokens * k), [&](int64_t begin, int64_t end) {
+      Gemm(p.dtype, x.data(), weight, out.data(), p.tokens, k, columns, begin, end);
     });
     return out;
   };
@@ -97,9 +97,9 @@ void Run(const Params& p, const ParallelFor& parallel_for) {
     for (size_t i = 0; i < r.size(); ++i) r[i] += x[i];
   };
 
-  add(product(Floats(static_cast<const T*>(p.attention), p.tokens * p.width), p.o_proj, p.width, p.hidden));
+  add(gemm(Floats(static_cast<const T*>(p.attention), p.tokens * p.width), p.o_proj, p.width, p.hidden));
   Norm(p, r.data(), p.post_attention_norm, h.data());
-  const std::vector<float> gate_up = product(h, p.gate_up_proj, p.hidden, 2 * p.inner);
+  const std::vector<float> gate_up = gemm(h, p.gate_up_proj, p.hidden, 2 * p.inner);
   std::vector<float> gated(p.tokens * p.inner);
   for (int64_t token = 0; token < p.tokens; ++token) {
     for (int64_t i = 0; i < p.inner; ++i) {
@@ -107,24 +107,24 @@ void Run(const Params& p, const ParallelFor& parallel_for) {
       gated[token * p.inner + i] = gate / (1 + std::exp(-gate)) * up;
     }
   }
-  add(product(gated, p.down_proj, p.inner, p.hidden));
+  add(gemm(gated, p.down_proj, p.inner, p.hidden));
   pyxla::Convert(r.data(), residual, p.tokens * p.hidden);
   Norm(p, r.data(), p.input_norm, h.data());
-  std::vector<float> out = p.qkv_proj == nullptr ? h : product(h, p.qkv_proj, p.hidden, p.columns);
-  if (p.heads == nullptr) {
+  std::vector<float> out = p.qkv_proj == nullptr ? h : gemm(h, p.qkv_proj, p.hidden, p.columns);
+  if (p.rotary == nullptr) {
     pyxla::Convert(out.data(), static_cast<T*>(p.out), p.tokens * p.columns);
-  } else if (p.heads->table_dtype == p.dtype) {
-    StoreHeadsOf<T, T>(*p.heads, out.data(), static_cast<T*>(p.out));
+  } else if (p.rotary->table_dtype == p.dtype) {
+    RotateAndStore<T, T>(*p.rotary, out.data(), static_cast<T*>(p.out));
   } else {
-    StoreHeadsOf<T, float>(*p.heads, out.data(), static_cast<T*>(p.out));
+    RotateAndStore<T, float>(*p.rotary, out.data(), static_cast<T*>(p.out));
   }
 }
 
 }  // namespace
 
-void AttentionToQkvHost(const Params& params, const ParallelFor& parallel_for) {
+void FusedDecoderLayerHost(const Params& params, const ParallelFor& parallel_for) {
   if (params.tokens == 0) return;
   pyxla::DispatchFloat(params.dtype, [&](auto tag) { Run<typename decltype(tag)::type>(params, parallel_for); });
 }
 
-}  // namespace attention_to_qkv
+}  // namespace fused_decoder_layer

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from pyxla_kernels.common.paged_attention_batches import ROUNDED_WEIGHTS, integers, torch_attention
+from pyxla_kernels._paged_attention.batches import ROUNDED_WEIGHTS, integers, torch_attention
 
 from pyxla.benchmark import Bench, nbytes
 
