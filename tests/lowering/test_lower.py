@@ -133,7 +133,7 @@ def test_optional_tensors(with_a, with_b, compiled):
 
 @pytest.mark.parametrize("call", [ops.probe_names, torch.ops.xla_gpu.probe_names], ids=["op object", "torch.ops"])
 def test_argument_named_as_a_name_of_our_own(call):
-    """The functions of call_path.py are written out with the author's names: `key` and `type` must not be ours."""
+    """A call's keywords are part of its key: a `key` or a `type` of the author's must not be taken for ours."""
     ones = torch.ones(2, device=DEVICE)
     for number in (0.0, 2.0):
         assert call(ones, 3 * ones, number, tuple=[5]).cpu().tolist() == [6.0 + 3 * number] * 2
