@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from pyxla.errors import ArgumentError, DefinitionError, mismatch
 from pyxla.library.register import ensure_registered
 from pyxla.lowering.stablehlo import CustomCall, attributes, tensor_type
 from pyxla.op.definition import Definition
+from pyxla.pjrt.platform import platform
 
 
 class Lowering:
@@ -75,18 +75,18 @@ class Lowering:
                 {a.name: a.kind for a in schema.attributes}, [arguments[a.index] for a in schema.attributes]
             ),
             aliases=tuple((i, places[a.name]) for i, a in enumerate(schema.mutated)),
-            workspace=self._op.workspace_bytes(metas, _platform()),
+            workspace=self._op.workspace_bytes(metas, platform()),
         )
 
     def _first_call(self, arguments: tuple) -> Callable[[list[torch.Tensor]], Any]:
         from torch_xla import _XLAC
 
         call = self.custom_call(arguments)
-        ensure_registered(self._op.library, self._op.target, _platform())
+        ensure_registered(self._op.library, self._op.target, platform())
         label, computation = f"xla_gpu::{self._op.name}", call.computation()
         single = self._schema.result_count == 1
         tensors = [arguments[a.index] for a in self._schema.tensors if arguments[a.index] is not None]
-        uploads = _platform() == "Host" and any(map(_copied_in_background, tensors))
+        uploads = platform() == "Host" and any(map(_copied_in_background, tensors))
         user_computation = _XLAC._xla_user_computation
 
         def emit(operands: list[torch.Tensor]) -> Any:
@@ -151,10 +151,3 @@ def await_uploads(tensors: list[torch.Tensor]) -> None:
 
 def _copied_in_background(tensor: torch.Tensor) -> bool:
     return tensor.nbytes > _BACKGROUND_COPY_BYTES and tensor.dtype not in _WITHOUT_DLPACK
-
-
-@cache
-def _platform() -> str:
-    import torch_xla.runtime
-
-    return "Host" if torch_xla.runtime.device_type() == "CPU" else torch_xla.runtime.device_type()

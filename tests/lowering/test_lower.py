@@ -166,7 +166,7 @@ def test_workspace_is_no_result(compiled):
 def test_workspace_on_cuda_is_part_of_the_call_and_of_no_result(monkeypatch):
     from pyxla.lowering import lower
 
-    monkeypatch.setattr(lower, "_platform", lambda: "CUDA")
+    monkeypatch.setattr(lower, "platform", lambda: "CUDA")
     module = ops.probe_workspace._lowering.custom_call((torch.zeros(3, device=DEVICE), 5)).module()
     assert "-> (tensor<1xf32>, tensor<15xui8>)" in module
     assert "func.func @main(%a0: tensor<3xf32>) -> (tensor<1xf32>) {" in module
