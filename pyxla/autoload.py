@@ -17,6 +17,7 @@ from pyxla.errors import PyxlaError, mismatch
 from pyxla.library.find import op_names
 from pyxla.library.register import register_preloaded
 from pyxla.pjrt import c_api, cuda_plugin
+from pyxla.pjrt.platform import requested_device
 
 
 class Plugin(DevicePlugin):
@@ -33,7 +34,7 @@ class Plugin(DevicePlugin):
             from pyxla.trace import recorder
 
             recorder.start(Path(folder), float(os.environ.get("PYXLA_TRACE_OP_SECONDS", "20")))
-        cuda = os.environ.get("PJRT_DEVICE") == "CUDA"
+        cuda = requested_device() == "CUDA"
         if cuda:
             _prepare_cuda()
         known = set(op_names())

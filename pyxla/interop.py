@@ -12,12 +12,12 @@ copies.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
 
 from pyxla.errors import ArgumentError, PyxlaError, mismatch
+from pyxla.pjrt.platform import requested_device
 from pyxla.sync import sync
 
 __all__ = ["from_cupy", "from_torch", "to_cupy", "to_torch"]
@@ -125,7 +125,7 @@ def _cupy() -> Any:
 
 
 def _require_cuda(argument: str) -> None:
-    device = os.environ.get("PJRT_DEVICE", "CPU")
+    device = requested_device()
     if device != "CUDA":
         raise PyxlaError(mismatch("interop", argument, "XLA's device CUDA", device), "set PJRT_DEVICE=CUDA")
 

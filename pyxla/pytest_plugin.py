@@ -109,7 +109,9 @@ def _form(case: Case) -> tuple:
 
 def _device() -> dict[str, str]:
     """Kind and name of the device that the checks ran on."""
-    if os.environ["PJRT_DEVICE"] == "CUDA":
+    from pyxla.pjrt.platform import requested_device
+
+    if requested_device() == "CUDA":
         from pyxla.pjrt.cuda_plugin import gpus
 
         return {"kind": "cuda", "name": gpus()[0].name}

@@ -21,14 +21,10 @@ from pyxla.hlo import text as hlo_text
 from pyxla.library.find import find_library
 from pyxla.library.register import ensure_registered
 from pyxla.lowering.lower import await_uploads
-from pyxla.op.arguments import dtype_name
+from pyxla.op.dtypes import BY_NAME, dtype_name
+from pyxla.pjrt.platform import platform
 
 TARGET_PREFIX = "xla_gpu_"
-# dtype -> what XLA calls it.
-_HLO_TYPES = {
-    "bool": "pred", "int8": "s8", "int16": "s16", "int32": "s32", "int64": "s64", "uint8": "u8", "float16": "f16",
-    "bfloat16": "bf16", "float32": "f32", "float64": "f64", "float8_e4m3fn": "f8e4m3fn", "float8_e5m2": "f8e5m2",
-}  # fmt: skip
 
 
 def load_artifact(path: str | os.PathLike[str], *, strict: bool = False) -> Artifact:
@@ -143,14 +139,6 @@ def _check_input(expected: Tensor, value: Any) -> None:
         )
 
 
-def platform() -> str:
-    """ "Host" or "CUDA": what runs this process's graphs."""
-    import torch_xla.runtime
-
-    kind = torch_xla.runtime.device_type()
-    return "Host" if kind == "CPU" else kind
-
-
 def _check_op(call: CallTarget, file: ArtifactFile, strict: bool) -> None:
     from pyxla.torch_ops.custom_op import find_op
 
@@ -228,7 +216,7 @@ def _computation(file: ArtifactFile) -> Any:
 
 
 def _hlo_type(tensor: Tensor) -> str:
-    return f"{_HLO_TYPES[tensor.dtype]}[{','.join(map(str, tensor.shape))}]"
+    return f"{BY_NAME[tensor.dtype].hlo}[{','.join(map(str, tensor.shape))}]"
 
 
 def _without_layout(shape: str) -> str:

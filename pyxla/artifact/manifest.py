@@ -8,14 +8,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pyxla.errors import ArtifactError, mismatch
+from pyxla.op.dtypes import BY_NAME
 
 FORMAT = 1
 _AGAIN = "export the function again"
-# dtype -> bytes of an element.
-DTYPES = {
-    "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "float16": 2, "bfloat16": 2, "float32": 4,
-    "float64": 8, "float8_e4m3fn": 1, "float8_e5m2": 1,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -29,7 +25,7 @@ class Tensor:
     @property
     def nbytes(self) -> int:
         """How many bytes it takes."""
-        return math.prod(self.shape) * DTYPES[self.dtype]
+        return math.prod(self.shape) * BY_NAME[self.dtype].torch.itemsize
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
@@ -119,7 +115,7 @@ def _is_tensor(value: Any) -> bool:
         and _is_list(value.get("shape"), _is_count)
         and math.prod(value["shape"]) < 1 << 60
         and _is_text(value.get("dtype"))
-        and value["dtype"] in DTYPES
+        and value["dtype"] in BY_NAME
     )
 
 

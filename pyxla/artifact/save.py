@@ -25,12 +25,13 @@ from pyxla.artifact.capture import (
     scalars_of_their_own,
     xla_tensors,
 )
-from pyxla.artifact.load import TARGET_PREFIX, bytes_of_tensor, module_targets, platform, read_module
-from pyxla.artifact.manifest import DTYPES, CallTarget, Manifest, Output, Tensor, installed_versions
+from pyxla.artifact.load import TARGET_PREFIX, bytes_of_tensor, module_targets, read_module
+from pyxla.artifact.manifest import CallTarget, Manifest, Output, Tensor, installed_versions
 from pyxla.errors import ArgumentError, mismatch
 from pyxla.library.find import find_library
 from pyxla.library.manifest import file_digest
-from pyxla.op.arguments import dtype_name
+from pyxla.op.dtypes import BY_NAME, DTYPES, dtype_name
+from pyxla.pjrt.platform import platform
 
 
 def export(
@@ -179,9 +180,9 @@ def _on_xla(
     device = torch_xla.device()
 
     def copied(tensor: torch.Tensor, name: str) -> torch.Tensor:
-        if dtype_name(tensor.dtype) not in DTYPES:
+        if tensor.dtype not in DTYPES:
             raise ArgumentError(
-                mismatch("export", name, f"a dtype of XLA ({', '.join(DTYPES)})", dtype_name(tensor.dtype))
+                mismatch("export", name, f"a dtype of XLA ({', '.join(BY_NAME)})", dtype_name(tensor.dtype))
             )
         _check_free(inputs, name)
         copy = tensor.detach().cpu().clone().to(device).requires_grad_(tensor.requires_grad)

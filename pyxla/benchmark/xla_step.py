@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from pyxla.benchmark import Arguments
 from pyxla.benchmark.check import Expected
 from pyxla.benchmark.layers import Skipped, Step
 from pyxla.hlo import text as hlo_text
+from pyxla.pjrt.platform import requested_device
 from pyxla.sync import sync
 from pyxla.torch_ops.custom_op import CustomOp
 
@@ -94,6 +94,6 @@ def _compile(
     found = max((len(hlo_text.custom_calls(text, op.target)) for text in modules), default=0)
     assert found == calls, f"{op.name}: expected {calls} custom calls in the compiled step, got {found}"
     captured = None
-    if os.environ.get("PJRT_DEVICE") == "CUDA":
+    if requested_device() == "CUDA":
         captured = max((hlo_text.captured_calls(text)[0] for text in sequences), default=0)
     return lambda: compiled(tensors), results, captured

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pyxla.errors import PyxlaError, mismatch
-from pyxla.pjrt import cuda_plugin
+from pyxla.pjrt import cuda_plugin, platform
 
 __all__ = ["private_compilations"]
 
@@ -140,9 +140,7 @@ def _graphs_of_compiled_functions() -> list[dict]:
 
 def _switch(folder: str) -> None:
     """XLA writes what it compiles to `folder` from now on; nowhere, if it is empty."""
-    import torch_xla.runtime
-
-    if torch_xla.runtime.device_type() == "CUDA":
+    if platform.device_type() == "CUDA":
         cuda_plugin.set_compile_options(overrides(xla_dump_to=folder, **{_AS_TEXT: True}) if folder else b"")
     else:
         _parse_flags(f"--xla_dump_to={folder} --{_AS_TEXT}={'true' if folder else 'false'}")

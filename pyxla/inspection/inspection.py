@@ -20,6 +20,7 @@ from pyxla.errors import ArgumentError, PyxlaError, mismatch
 from pyxla.hlo import dump
 from pyxla.hlo.module import Call, Module, read_module
 from pyxla.inspection.text import describe
+from pyxla.pjrt.platform import device_type
 from pyxla.torch_ops.custom_op import optional_attributes
 
 _BEFORE = "before_optimizations.txt"
@@ -99,12 +100,10 @@ def inspecting(*, private: bool = True) -> Iterator[Inspection]:
         private: compile all of it anew, also what XLA has compiled before; nobody else gets what is compiled here, and
             `pyxla.testing.compilations` does not count it. False: only what is new to XLA is seen.
     """
-    import torch_xla.runtime
-
     from pyxla.sync import sync
 
     sync()
-    seen = Inspection(torch_xla.runtime.device_type() or "")
+    seen = Inspection(device_type())
     with dump.dumping() as folder:
         own = dump.private_compilations() if private else nullcontext()
         with dump.written_files(folder, f"*{_BEFORE}") as files, own:

@@ -1,179 +1,114 @@
-"""What runs on every call of an op, written out for its schema: loops over arguments would cost as much as the call.
+"""The calls that need nothing but their custom call, kept by a key that is quick to compute.
 
-For `simple_add(Tensor a, Tensor b, float alpha=1.0) -> Tensor` the functions are, in essence:
-
-    def emit(a, b, alpha=1.0):
-        known = calls.get(key := (a.shape, a.dtype, b.shape, b.dtype, alpha or repr(alpha)))
-        user_computation, computation, uploads = known or first_call(key, (a, b, alpha))
-        return user_computation("xla_gpu::simple_add", [a, b], computation)[0]
-
-    def simple_add(a, b, alpha=1.0):
-        return emit(a, b, alpha) if <plain XLA tensors, no gradient, nobody who listens> else overload(a, b, alpha)
+torch's dispatcher converts and refuses arguments, traces, transforms and differentiates, and costs more than the custom
+call. Where it would do nothing but hand the call on, `FastPath.find` says so, and the caller emits the call at once.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
-import torch
+from torch import Tensor
 from torch._C import (
     _are_functorch_transforms_active,
     _len_torch_dispatch_stack,
     _len_torch_function_stack,
     is_grad_enabled,
 )
+from torch.nn import Parameter
 
-from pyxla.op.schema import Argument, Schema
+from pyxla.op.schema import Schema
 
-# Arguments of these types alone: no tensor subclass, so no tracing and no functional wrapper in Python.
-_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
-# What an argument must be to become an operand or attribute as it is. All else is torch's to convert or to refuse: here
-# 2.7 would become the int 2, and an int of more than 64 bits another one.
-_TYPES = {
-    "Tensor": "__type({0}) in __tensors",
-    "int": "__type({0}) is __int and -__past_int64 <= {0} < __past_int64",
-    "float": "__type({0}) in __numbers",
-    "bool": "__type({0}) is __bool",
-    "str": "__type({0}) is __str",
-    "int[]": "__type({0}) is __list and __all(__map(__is_int64, {0}))",
-    "float[]": "__type({0}) is __list and __numbers.issuperset(__map(__type, {0}))",
-}
-_NUMBERS = frozenset({int, float})
-_PAST_INT64 = 2**63
-
-# What an argument adds to the key of a computation. 0.0 == -0.0, but they are different attributes; and a NaN is equal
-# to none, so that each call would add a key.
-_KEYS = {
-    "Tensor": "{0}.shape, {0}.dtype",
-    "Tensor?": "{0} is not None and ({0}.shape, {0}.dtype)",
-    "float": "{0} if {0} and {0} == {0} else __repr({0})",
-    "float?": "{0} if {0} and {0} == {0} else __repr({0})",
-    "int[]": "__tuple({0})",
-    "float[]": "__tuple(__map(__repr, {0}))",
-}
-
-_EMIT = """
-def {name}({parameters}):
-    __key = ({key})
-    __known = __calls.get(__key)
-    if __known is None:
-        __known = __first_call(__key, ({arguments},))
-    __user_computation, __computation, __uploads = __known
-    __operands = {operands}
-    if __uploads:
-        __await_uploads(__operands)
-    try:
-        __results = __user_computation({label!r}, __operands, __computation)
-    except __RuntimeError:
-        # The key leaves devices out: it is XLA that refuses a CPU tensor in a call that it has seen before.
-        __check_devices(({arguments},))
-        raise
-    return {results}
-"""
-
-_CALL = """
-def {name}({keyset}{parameters}):
-    if (
-        {types}
-        and {first}.is_xla
-        and not (__is_grad_enabled() and ({gradients}))
-        and not __dispatch_modes()
-        and not __function_modes()
-        and not __transforms()
-    ):
-        return __emit({arguments})
-    return __otherwise({keyset}{arguments})
-"""
+_SCALARS = frozenset({int, bool, str, type(None)})
+_PLAIN_TYPES = {"Tensor": (Tensor, Parameter), "float": (float, int), "bool": (bool,), "str": (str,)}
 
 
-def write_emit(name: str, label: str, schema: Schema, **names: Any) -> Callable:
-    """The function from an op's arguments to the results of its custom call.
+# The function that emits a call: from the tensors that are present, in the schema's order, to the results.
+Emit = Callable[[list[Tensor]], Any]
+
+
+class FastPath:
+    """The calls of one op that torch's dispatcher would only hand on.
 
     Args:
-        name: name of the op.
-        label: what the node is called in torch_xla's graph.
         schema: schema of the op.
-        names: `calls`, a dict from key to (user_computation, computation, uploads), `first_call` that fills it,
-            `await_uploads`, `check_devices`, and `unused_operand` for an op without tensors.
+        find_call: from all arguments of a call, in order, to the function that emits every call with the same shapes,
+            dtypes and attributes.
     """
-    operands = f"[{', '.join(a.name for a in schema.tensors)}]"
-    if any(a.kind == "Tensor?" for a in schema.tensors):
-        operands = f"[t for t in {operands} if t is not None]"
-    if schema.device is not None:
-        operands = f"{operands} or [__unused_operand({schema.device.name})]"
-    return _define(
-        _EMIT,
-        schema,
-        names,
-        name=name,
-        label=label,
-        key="".join(_KEYS.get(a.kind, "{0}").format(a.name) + ", " for a in schema.arguments),
-        operands=operands,
-        results="__results[0]" if schema.result_count == 1 else "__tuple(__results)",
-    )
+
+    def __init__(self, schema: Schema, find_call: Callable[[tuple], Emit]):
+        self._schema, self._find_call = schema, find_call
+        self._calls: dict[tuple, Emit] = {}
+
+    def find(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Emit, list[Tensor]] | None:
+        """The function that emits the call, and its operands; None: torch's dispatcher has to see the call.
+
+        This runs for every call, so one pass builds the key: of a tensor its shape and dtype, of a scalar its type and
+        value, then the keywords. `_first_call` checks types and values before a key is kept, so a known key needs none.
+        """
+        if _len_torch_dispatch_stack() or _len_torch_function_stack() or _are_functorch_transforms_active():
+            return None
+        key: list[Any] = []
+        operands: list[Tensor] = []
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            kind = type(value)
+            if kind is Tensor or kind is Parameter:  # other subclasses may trace or wrap
+                if not value.is_xla or (value.requires_grad and is_grad_enabled()):
+                    return None
+                operands.append(value)
+                key.append(value.shape)
+                key.append(value.dtype)
+            elif kind is float:
+                # 0.0 == -0.0, but they are different attributes. A NaN equals none: each call would add a key.
+                key.append(value if value and value == value else repr(value))
+            elif kind in _SCALARS:
+                key.append(kind)  # 1 == True
+                key.append(value)
+            elif kind is list:
+                key.append(tuple(map(_item_key, value)))
+            else:
+                return None
+        if kwargs:
+            key.append(dict)
+            key.extend(kwargs)
+        whole = tuple(key)
+        emit = self._calls.get(whole)
+        if emit is None:
+            emit = self._first_call(args, kwargs, operands)
+            if emit is None:
+                return None
+            self._calls[whole] = emit
+        return emit, operands
+
+    def _first_call(self, args: tuple, kwargs: dict[str, Any], operands: list[Tensor]) -> Emit | None:
+        if not self._schema.accepts(args, kwargs):
+            return None
+        arguments = self._schema.bind(args, kwargs)
+        if not all(_is_plain(slot.kind, value) for slot, value in zip(self._schema.arguments, arguments, strict=True)):
+            return None
+        in_order = [arguments[slot.index] for slot in self._schema.tensors if arguments[slot.index] is not None]
+        if not all(map(operator.is_, operands, in_order)):  # keywords in another order than the schema's
+            return None
+        return self._find_call(arguments)
 
 
-def write_call(
-    name: str, schema: Schema, emit: Callable, otherwise: Callable, *, with_keyset: bool = False
-) -> Callable:
-    """The function that emits a call at once where that is all there is to do: plain XLA tensors, no gradient, nobody
-    who listens. Else it calls `otherwise`, as it always does for an op without a tensor to look at.
+def _item_key(item: Any) -> Any:
+    """The key of an item of a list; None for an item that `_is_plain` refuses."""
+    kind = type(item)
+    return item if kind is int else repr(item) if kind is float else None
 
-    Args:
-        name: name of the op.
-        schema: schema of the op.
-        emit: takes all arguments in order.
-        otherwise: takes the op's arguments.
-        with_keyset: torch's dispatch keys come before the arguments and are handed to `otherwise`.
+
+def _is_plain(kind: str, value: Any) -> bool:
+    """Whether the value becomes an operand or attribute as it is.
+
+    All else is torch's to convert or to refuse: here 2.7 would become the int 2, and 2**64 another int.
     """
-    first = next((a for a in schema.tensors if a.kind == "Tensor"), None)
-    if first is None:
-        return otherwise
-    return _define(
-        _CALL,
-        schema,
-        {
-            "emit": emit,
-            "otherwise": otherwise,
-            "tensors": _TENSORS,
-            "numbers": _NUMBERS,
-            "past_int64": _PAST_INT64,
-            "is_int64": _is_int64,
-            "is_grad_enabled": is_grad_enabled,
-            "dispatch_modes": _len_torch_dispatch_stack,
-            "function_modes": _len_torch_function_stack,
-            "transforms": _are_functorch_transforms_active,
-        },
-        name=name,
-        keyset="__keyset, " if with_keyset else "",
-        first=first.name,
-        types=" and ".join(map(_type_test, schema.arguments)),
-        gradients=" or ".join(map(_gradient_test, schema.tensors)),
-    )
-
-
-def _type_test(argument: Argument) -> str:
-    # None of these takes a Device: an op that has one is torch's to call.
-    test = _TYPES.get(argument.kind.removesuffix("?"), "False").format(argument.name)
-    return f"({argument.name} is None or {test})" if argument.kind.endswith("?") else test
-
-
-def _is_int64(value: Any) -> bool:
-    return type(value) is int and -_PAST_INT64 <= value < _PAST_INT64
-
-
-def _gradient_test(argument: Argument) -> str:
-    test = f"{argument.name}.requires_grad"
-    return f"({argument.name} is not None and {test})" if argument.kind == "Tensor?" else test
-
-
-def _define(template: str, schema: Schema, names: dict[str, Any], **texts: str) -> Callable:
-    """The function of this template. What it uses beside the arguments has a name that no argument has: `__<name>`."""
-    parameters = [f"{a.name}=__defaults[{a.name!r}]" if a.name in schema.defaults else a.name for a in schema.arguments]
-    arguments = ", ".join(a.name for a in schema.arguments)
-    text = template.format(parameters=", ".join(parameters), arguments=arguments, **texts)
-    builtins = {f.__name__: f for f in (type, repr, tuple, map, all, int, bool, str, list, RuntimeError)}
-    scope = {f"__{name}": value for name, value in ({"defaults": schema.defaults} | builtins | names).items()}
-    exec(compile(text, f"<pyxla {texts['name']}>", "exec"), scope)
-    return scope[texts["name"]]
+    if kind.endswith("?"):
+        return value is None or _is_plain(kind[:-1], value)
+    if kind.endswith("[]"):
+        return type(value) is list and all(_is_plain(kind[:-2], item) for item in value)
+    if kind == "int":
+        return type(value) is int and -(2**63) <= value < 2**63
+    return type(value) in _PLAIN_TYPES.get(kind, ())

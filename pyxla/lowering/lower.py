@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from pyxla.errors import ArgumentError, DefinitionError, mismatch
 from pyxla.library.register import ensure_registered
-from pyxla.lowering.fast_path import write_emit
 from pyxla.lowering.stablehlo import CustomCall, attributes, tensor_type
 from pyxla.op.definition import Definition
+from pyxla.pjrt.platform import platform
 
 
 class Lowering:
@@ -19,25 +19,32 @@ class Lowering:
 
     Args:
         op: the definition of the op.
-
-    Attributes:
-        emit: the function from the op's arguments, XLA tensors, to the results of its custom call.
     """
 
     def __init__(self, op: Definition):
         self._op = op
         self._schema = op.schema
-        calls: dict[tuple, tuple] = {}
-        self.emit = write_emit(
-            op.name,
-            f"xla_gpu::{op.name}",
-            op.schema,
-            calls=calls,
-            first_call=partial(self._first_call, calls),
-            await_uploads=await_uploads,
-            check_devices=self._check_devices,
-            unused_operand=lambda device: torch.zeros((), dtype=torch.bool, device=device),
-        )
+        self._calls: dict[tuple, Callable[[list[torch.Tensor]], Any]] = {}
+
+    def emit(self, *args: Any, **kwargs: Any) -> Any:
+        """The results of the op's custom call on XLA tensors: a tuple, or the one result."""
+        arguments = self._schema.bind(args, kwargs)
+        operands = [arguments[a.index] for a in self._schema.tensors if arguments[a.index] is not None]
+        if self._schema.device is not None and not operands:
+            # torch_xla takes the device from a computation's first input, so there must be one.
+            operands = [torch.zeros((), dtype=torch.bool, device=arguments[self._schema.device.index])]
+        return self.find_call(arguments)(operands)
+
+    def find_call(self, arguments: tuple) -> Callable[[list[torch.Tensor]], Any]:
+        """The function that emits the custom call of these arguments: it takes the tensors that are present.
+
+        Raises:
+            ArgumentError: the op does not take these arguments.
+        """
+        key = tuple(map(_key, arguments))
+        if key not in self._calls:
+            self._calls[key] = self._first_call(arguments)
+        return self._calls[key]
 
     def custom_call(self, arguments: tuple) -> CustomCall:
         """The custom call of these arguments, after the op's checks.
@@ -68,19 +75,27 @@ class Lowering:
                 {a.name: a.kind for a in schema.attributes}, [arguments[a.index] for a in schema.attributes]
             ),
             aliases=tuple((i, places[a.name]) for i, a in enumerate(schema.mutated)),
-            workspace=self._op.workspace_bytes(metas, _platform()),
+            workspace=self._op.workspace_bytes(metas, platform()),
         )
 
-    def _first_call(self, calls: dict, key: tuple, arguments: tuple) -> tuple:
-        """What further calls of this key need; kept in `calls`."""
-        import torch_xla
+    def _first_call(self, arguments: tuple) -> Callable[[list[torch.Tensor]], Any]:
+        from torch_xla import _XLAC
 
         call = self.custom_call(arguments)
-        ensure_registered(self._op.library, self._op.target, _platform())
+        ensure_registered(self._op.library, self._op.target, platform())
+        label, computation = f"xla_gpu::{self._op.name}", call.computation()
+        single = self._schema.result_count == 1
         tensors = [arguments[a.index] for a in self._schema.tensors if arguments[a.index] is not None]
-        uploads = _platform() == "Host" and any(map(_copied_in_background, tensors))
-        calls[key] = torch_xla._XLAC._xla_user_computation, call.computation(), uploads
-        return calls[key]
+        uploads = platform() == "Host" and any(map(_copied_in_background, tensors))
+        user_computation = _XLAC._xla_user_computation
+
+        def emit(operands: list[torch.Tensor]) -> Any:
+            if uploads:
+                await_uploads(operands)
+            results = user_computation(label, operands, computation)
+            return results[0] if single else tuple(results)
+
+        return emit
 
     def _check_devices(self, arguments: tuple) -> None:
         for argument in self._schema.tensors:
@@ -90,6 +105,16 @@ class Lowering:
                     mismatch(self._op.name, argument.name, "a tensor on xla, as the others are", tensor.device),
                     f"move it: {argument.name}.to(torch_xla.device())",
                 )
+
+
+def _key(value: Any) -> Any:
+    """What an argument adds to the key of a call: all of it that the custom call depends on."""
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.dtype, value.device.type
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_key, value))
+    # 0.0 == -0.0, but they are different attributes; and a NaN equals none, so each call would add a key.
+    return repr(value) if isinstance(value, float) else value
 
 
 def _without_data(value: Any) -> Any:
@@ -126,10 +151,3 @@ def await_uploads(tensors: list[torch.Tensor]) -> None:
 
 def _copied_in_background(tensor: torch.Tensor) -> bool:
     return tensor.nbytes > _BACKGROUND_COPY_BYTES and tensor.dtype not in _WITHOUT_DLPACK
-
-
-@cache
-def _platform() -> str:
-    import torch_xla.runtime
-
-    return "Host" if torch_xla.runtime.device_type() == "CPU" else torch_xla.runtime.device_type()

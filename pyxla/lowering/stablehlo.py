@@ -15,22 +15,7 @@ from typing import Any
 import torch
 
 from pyxla.errors import ArgumentError, mismatch
-from pyxla.op.arguments import dtype_name
-
-ELEMENT_TYPES = {
-    torch.bool: "i1",
-    torch.int8: "i8",
-    torch.int16: "i16",
-    torch.int32: "i32",
-    torch.int64: "i64",
-    torch.uint8: "ui8",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.float32: "f32",
-    torch.float64: "f64",
-    torch.float8_e4m3fn: "f8E4M3FN",
-    torch.float8_e5m2: "f8E5M2",
-}
+from pyxla.op.dtypes import BY_NAME, DTYPES, dtype_name
 
 # An absent `Tensor?`: kernels/common/ffi/ffi.h reads it as std::nullopt.
 ABSENT = "tensor<0xi1>"
@@ -99,11 +84,10 @@ def tensor_type(op: str, argument: str, tensor: torch.Tensor) -> str:
     Raises:
         ArgumentError: XLA has no such dtype.
     """
-    element = ELEMENT_TYPES.get(tensor.dtype)
-    if element is None:
-        names = ", ".join(map(dtype_name, ELEMENT_TYPES))
+    if tensor.dtype not in DTYPES:
+        names = ", ".join(BY_NAME)
         raise ArgumentError(mismatch(op, argument, f"a dtype of XLA ({names})", dtype_name(tensor.dtype)))
-    return "tensor<" + "".join(f"{dim}x" for dim in tensor.shape) + element + ">"
+    return "tensor<" + "".join(f"{dim}x" for dim in tensor.shape) + DTYPES[tensor.dtype].mlir + ">"
 
 
 def attribute(kind: str, value: Any) -> str:

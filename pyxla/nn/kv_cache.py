@@ -11,7 +11,7 @@ import torch
 from pyxla.nn.attention import AttentionMetadata
 from pyxla.nn.block_tables import BlockTables, CachedSequence, check
 from pyxla.nn.on_mesh import op_on, split
-from pyxla.op.arguments import dtype_name
+from pyxla.op.dtypes import dtype_name
 
 if TYPE_CHECKING:
     from torch_xla.distributed.spmd import Mesh

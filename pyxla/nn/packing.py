@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from pyxla.nn.on_mesh import split
-from pyxla.op.arguments import Check, dtype_name
+from pyxla.op.arguments import Check
+from pyxla.op.dtypes import dtype_name
 
 if TYPE_CHECKING:
     from torch_xla.distributed.spmd import Mesh

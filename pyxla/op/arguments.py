@@ -8,11 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from pyxla.errors import ArgumentError, mismatch
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """`float32` for torch.float32: the name that the C++ handlers print too."""
-    return str(dtype).removeprefix("torch.")
+from pyxla.op.dtypes import dtype_name
 
 
 class Check:

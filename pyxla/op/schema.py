@@ -54,6 +54,7 @@ class Schema:
             for i, (a, kind) in enumerate(zip(parsed.arguments, kinds, strict=True))
         )
         self.defaults = {a.name: a.default_value for a in parsed.arguments if a.has_default_value()}
+        self._default_values = tuple(self.defaults.get(a.name) for a in self.arguments)
         self.tensors = tuple(a for a in self.arguments if a.kind in TENSOR_KINDS)
         self.attributes = tuple(a for a in self.arguments if a.kind in ATTRIBUTE_KINDS)
         self.mutated = tuple(a for a in self.tensors if a.mutated)
@@ -88,12 +89,17 @@ class Schema:
 
     def bind(self, args: tuple, kwargs: dict[str, Any]) -> tuple:
         """All arguments in order, with the defaults that torch's dispatcher leaves out."""
-        if len(args) == len(self.arguments):
-            return args
-        values = list(args)
-        for argument in self.arguments[len(args) :]:
-            values.append(kwargs[argument.name] if argument.name in kwargs else self.defaults[argument.name])
-        return tuple(values)
+        if not kwargs:
+            return args + self._default_values[len(args) :]
+        values = self.defaults | kwargs
+        return args + tuple(values[argument.name] for argument in self.arguments[len(args) :])
+
+    def accepts(self, args: tuple, kwargs: dict[str, Any]) -> bool:
+        """Whether these are the arguments of the schema: none missing, none twice, none of another name."""
+        names = [argument.name for argument in self.arguments]
+        given = [*names[: len(args)], *kwargs]
+        unique = set(given)
+        return len(args) <= len(names) and len(unique) == len(given) and unique | self.defaults.keys() == set(names)
 
     @staticmethod
     def functional_name(name: str) -> str:

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from pyxla.errors import PyxlaError, mismatch
+from pyxla.pjrt.platform import requested_device
 
 # Tried: 0.76 (jax-cuda13-pjrt 0.7.2) and 0.115 (0.11.2).
 API_VERSIONS = ((0, 76), (0, 115))
@@ -228,7 +229,7 @@ def proxy_path() -> Path:
 
 def take_error() -> str | None:
     """The first error of an execution on XLA's CUDA device since the last call, or None; pjrt_proxy keeps it."""
-    if os.environ.get("PJRT_DEVICE") != "CUDA":
+    if requested_device() != "CUDA":
         return None
     text = ctypes.create_string_buffer(4096)
     take = ctypes.CDLL(str(proxy_path())).pyxla_take_error

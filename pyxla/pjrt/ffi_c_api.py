@@ -4,23 +4,6 @@ from __future__ import annotations
 
 import ctypes
 
-import torch
-
-# XLA_FFI_DataType.
-DTYPES = {
-    torch.bool: 1,
-    torch.int8: 2,
-    torch.int16: 3,
-    torch.int32: 4,
-    torch.int64: 5,
-    torch.uint8: 6,
-    torch.float16: 10,
-    torch.float32: 11,
-    torch.float64: 12,
-    torch.bfloat16: 16,
-    torch.float8_e5m2: 19,
-    torch.float8_e4m3fn: 20,
-}
 # XLA_FFI_AttrType.
 ARRAY, SCALAR, STRING = 1, 3, 4
 # XLA_FFI_ArgType, XLA_FFI_RetType.

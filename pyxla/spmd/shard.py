@@ -110,6 +110,19 @@ class _Parts:
         ]
         return None if not whole else whole[0] if len(whole) == 1 else tuple(whole)
 
+    def find_call(self, arguments: tuple) -> Callable[[list[torch.Tensor]], Any]:
+        """As `Lowering.find_call`; nothing but the operands changes from call to call."""
+        constants = [None if isinstance(value, torch.Tensor) else value for value in arguments]
+        places = [i for i, value in enumerate(arguments) if isinstance(value, torch.Tensor)]
+
+        def emit(operands: list[torch.Tensor]) -> Any:
+            values = list(constants)
+            for place, operand in zip(places, operands, strict=True):
+                values[place] = operand
+            return self.emit(*values)
+
+        return emit
+
     def emit(self, *arguments: Any) -> Any:
         """The results of the op's custom call, whole; an updated operand before the others."""
         from torch_xla import _XLAC

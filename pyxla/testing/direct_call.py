@@ -21,6 +21,7 @@ import torch
 from pyxla.errors import ArgumentError, LibraryError, PyxlaError, mismatch
 from pyxla.library.find import Library, find_library
 from pyxla.library.register import check_architecture
+from pyxla.op.dtypes import DTYPES
 from pyxla.pjrt import cuda_plugin, ffi_c_api
 from pyxla.torch_ops.custom_op import CustomOp
 
@@ -202,7 +203,7 @@ class _Call:
             dims = (ctypes.c_int64 * len(buffer.shape))(*buffer.shape)
             self._kept.append(dims)
             rank = len(buffer.shape)
-            made = ffi_c_api.Buffer.of(ffi_c_api.DTYPES[buffer.dtype], buffer.pointer, rank, dims)
+            made = ffi_c_api.Buffer.of(DTYPES[buffer.dtype].ffi, buffer.pointer, rank, dims)
             addresses.append(self._keep(made))
         types = self._types([ffi_c_api.BUFFER] * len(buffers))
         return ffi_c_api.Buffers.of(len(buffers), types, self._list(addresses))
@@ -222,10 +223,10 @@ class _Call:
             return ffi_c_api.STRING, self._keep(ffi_c_api.ByteSpan.of(value))
         if kind == "bool":
             return ffi_c_api.SCALAR, self._keep(
-                ffi_c_api.Scalar(ffi_c_api.DTYPES[torch.bool], self._keep(ctypes.c_bool(value)))
+                ffi_c_api.Scalar(DTYPES[torch.bool].ffi, self._keep(ctypes.c_bool(value)))
             )
         c_type, dtype = (ctypes.c_int64, torch.int64) if kind.startswith("int") else (ctypes.c_double, torch.float64)
-        code = ffi_c_api.DTYPES[dtype]
+        code = DTYPES[dtype].ffi
         if kind in ("int", "float"):
             return ffi_c_api.SCALAR, self._keep(ffi_c_api.Scalar(code, self._keep(c_type(value))))
         items = value if kind.endswith("[]") else [] if value is None else [value]

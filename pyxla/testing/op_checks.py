@@ -20,6 +20,7 @@ from pyxla.errors import PyxlaError
 from pyxla.hlo import dump
 from pyxla.hlo import text as hlo_text
 from pyxla.hlo.dump import compilations
+from pyxla.pjrt.platform import device_type, platform_of, requested_device
 from pyxla.sync import drain_errors
 from pyxla.testing.case import BadInput, Case
 from pyxla.testing.device_memory import call_raw
@@ -61,7 +62,7 @@ def check_hlo(op: CustomOp, case: Case) -> None:
         arguments = _to_xla(case.arguments())
         results = _outputs(op, arguments, op(**arguments))
         calls = hlo_text.custom_calls(hlo.lowered(list(results)), op.target)
-        if not calls and _device_type() == "CUDA" and not any(t.numel() for t in results):
+        if not calls and device_type() == "CUDA" and not any(t.numel() for t in results):
             return  # On CUDA a result without elements is a constant already.
         assert len(calls) == 1, f"{op.name}: expected one custom call {op.target} in the HLO, got {len(calls)}"
         assert calls[0].api_version == "API_VERSION_TYPED_FFI"
@@ -106,7 +107,7 @@ def check_cpu(op: CustomOp, case: Case) -> None:
 def check_raw(op: CustomOp, case: Case) -> None:
     """The op's handler called through ctypes, without XLA: CPU memory, or memory of CuPy's on a GPU."""
     with _recorded(op, case, "raw") as record:
-        platform = "CUDA" if os.environ.get("PJRT_DEVICE") == "CUDA" else "Host"
+        platform = platform_of(requested_device())
         for seed in (0, 1):
             got = call_raw(op, case.arguments(seed), platform)
             peers = _peer_results(op, case, seed)
@@ -147,7 +148,7 @@ def check_bad_input(op: CustomOp, bad: BadInput) -> None:
                 f"expected a PyxlaError before XLA sees the graph, got {error!r}"
             )
         else:
-            may_pass = place == "xla" and bad.at_run_time and _device_type() == "CUDA"
+            may_pass = place == "xla" and bad.at_run_time and device_type() == "CUDA"
             assert may_pass, f"{op.name}: expected {bad.message!r} on {place}, got no error"
         finally:
             drain_errors()
@@ -182,7 +183,7 @@ def _check_on_xla(call: Callable[[dict], Any], op: CustomOp, case: Case, record:
         _synchronize(got)
         if seed:
             record["recompiles"] = compilations() - before
-        _note(record, _compare(op, case, tuple(t.cpu() for t in got), want, peers, _device_type()))
+        _note(record, _compare(op, case, tuple(t.cpu() for t in got), want, peers, device_type()))
     assert record["recompiles"] == 0, f"{op.name}: expected no compilation for new values, got {record['recompiles']}"
 
 
@@ -220,12 +221,6 @@ def _device() -> torch.device:
     import torch_xla
 
     return torch_xla.device()
-
-
-def _device_type() -> str:
-    import torch_xla.runtime
-
-    return torch_xla.runtime.device_type()
 
 
 def _to_xla(arguments: dict[str, Any]) -> dict[str, Any]:

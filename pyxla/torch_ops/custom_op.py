@@ -13,7 +13,7 @@ import torch
 from torch._library.autograd import Info, make_autograd_impl
 
 from pyxla.errors import ArgumentError, DefinitionError, mismatch
-from pyxla.lowering.fast_path import write_call
+from pyxla.lowering.fast_path import FastPath
 from pyxla.lowering.lower import Lowering
 from pyxla.op.definition import NAMESPACE, Definition
 from pyxla.torch_ops.functional import InPlace
@@ -85,19 +85,26 @@ class CustomOp(Definition):
             )
         _library.define(f"{self.name}{self.schema.text}")
         self.overload = getattr(getattr(torch.ops, NAMESPACE), self.name).default
-        # Past torch's dispatcher, whose way to the same custom call costs more than the call.
-        emit = self._lowering.emit
+        self._fast_path = FastPath(self.schema, self._lowering.find_call)
         self._in_place = (
-            InPlace(self, self.overload, self.run_reference, _library, emit) if self.schema.mutated else None
+            InPlace(self, self.overload, self.run_reference, _library, self._lowering.emit, self._fast_path)
+            if self.schema.mutated
+            else None
         )
-        self._call = self._in_place.call if self._in_place else write_call(self.name, self.schema, emit, self.overload)
         self._register_kernels()
         _ops[self.name] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return self.overload(*args, **kwargs)
-        return self._call(*args, **kwargs)
+        # Past torch's dispatcher, whose way to the same custom call costs more than the call.
+        if self._in_place:
+            return self._in_place.call(args, kwargs)
+        found = self._fast_path.find(args, kwargs)
+        if found is None:
+            return self.overload(*args, **kwargs)
+        emit, operands = found
+        return emit(operands)
 
     def register_fake(self, fake: Callable) -> Callable:
         """Registers the fake function: it checks the arguments (`pyxla.Check`) and returns empty results, row-major.
@@ -133,9 +140,17 @@ class CustomOp(Definition):
         if not self._in_place:
             _library.impl(self.name, self._lowering.emit, "XLA")
             autograd = make_autograd_impl(self.overload, self._gradient)
+            find_call = self._fast_path.find
+
+            def autograd_xla(keyset: torch.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+                # Emits a call at once where it can, past the boxed fallbacks below this key.
+                found = find_call(args, kwargs)
+                if found is None:
+                    return autograd(keyset, *args, **kwargs)
+                emit, operands = found
+                return emit(operands)
+
             _library.impl(self.name, autograd, "Autograd", with_keyset=True)
-            # Emits a call at once where it can, past the boxed fallbacks below this key.
-            autograd_xla = write_call(self.name, self.schema, self._lowering.emit, autograd, with_keyset=True)
             _library.impl(self.name, autograd_xla, "AutogradXLA", with_keyset=True)
         if self.schema.device is not None:
             _library.impl(self.name, self._select_backend, "BackendSelect")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch._library.autograd import Info, make_autograd_impl
 
 from pyxla.errors import ArgumentError, DefinitionError, mismatch
-from pyxla.lowering.fast_path import write_call
+from pyxla.lowering.fast_path import FastPath
 from pyxla.op.definition import Definition
 
 
@@ -26,15 +27,19 @@ class InPlace:
         reference: the op on CPU and CUDA tensors, with its checks.
         library: torch's, in which the op is defined.
         emit: from the op's arguments to the results of its custom call, new values first.
-
-    Attributes:
-        call: the op on arguments in order, past torch's dispatcher where that has nothing to do.
+        fast_path: the calls of the op that need nothing from torch's dispatcher.
     """
 
     def __init__(
-        self, op: Definition, overload: Any, reference: Callable, library: torch.library.Library, emit: Callable
+        self,
+        op: Definition,
+        overload: Any,
+        reference: Callable,
+        library: torch.library.Library,
+        emit: Callable,
+        fast_path: FastPath,
     ):
-        self._op, self._schema, self._library, self._emit = op, op.schema, library, emit
+        self._op, self._schema, self._library, self._fast_path = op, op.schema, library, fast_path
         self._overload, self._run_reference = overload, reference
         self._name = op.schema.functional_name(op.name)
         library.define(f"{self._name}{op.schema.functional_text()}")
@@ -46,9 +51,14 @@ class InPlace:
         library.impl(self._name, autograd, "AutogradXLA", with_keyset=True)
         for key in ("Functionalize", "XLA"):
             library.impl(op.name, self._update, key)
-        self.call = write_call(op.name, op.schema, self._update_at_once, overload)
-        autograd_xla = write_call(op.name, op.schema, self._update_at_once, self._update_on_autograd, with_keyset=True)
-        library.impl(op.name, autograd_xla, "AutogradXLA", with_keyset=True)
+        library.impl(op.name, self._update_on_autograd, "AutogradXLA", with_keyset=True)
+
+    def call(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """The op, past torch's dispatcher where that has nothing to do."""
+        found = self._fast_path.find(args, kwargs)
+        if found is None:
+            return self._overload(*args, **kwargs)
+        return self._assign(self._schema.bind(args, kwargs), partial(*found))
 
     def register_fake(self, fake: Callable) -> None:
         """Registers the functional op's fake function, made from the op's.
@@ -75,21 +85,22 @@ class InPlace:
                 raise ArgumentError(mismatch(self._op.name, second.name, expected, "the same"), "pass a copy of it")
 
     def _update(self, *args: Any, **kwargs: Any) -> Any:
-        return self._assign(self._schema.bind(args, kwargs), self._functional)
-
-    def _update_at_once(self, *arguments: Any) -> Any:
-        return self._assign(arguments, self._emit)
+        arguments = self._schema.bind(args, kwargs)
+        return self._assign(arguments, partial(self._functional, *arguments))
 
     def _update_on_autograd(self, keyset: torch.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
         arguments = self._schema.bind(args, kwargs)
+        found = self._fast_path.find(arguments, {})
+        if found is not None:
+            return self._assign(arguments, partial(*found))
         tensors = [arguments[slot.index] for slot in self._schema.tensors]
         if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
             # Above autograd: the functional op and the assignments to the arguments become part of the graph.
-            return self._assign(arguments, self._functional)
+            return self._assign(arguments, partial(self._functional, *arguments))
         return self._overload.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
 
-    def _assign(self, arguments: tuple, functional: Callable) -> Any:
-        """Each mutated argument takes its new value from the functional form; returns the other results."""
+    def _assign(self, arguments: tuple, functional: Callable[[], Any]) -> Any:
+        """Each mutated argument takes its new value, which `functional` returns before the other results."""
         self.check_targets(arguments)
         targets = [arguments[slot.index] for slot in self._schema.mutated]
         compiling = torch._guards.TracingContext.try_get() is not None
@@ -98,7 +109,7 @@ class InPlace:
             if compiling and target.device.type == "xla" and target.dim():
                 # A compiled graph keeps its inputs alive unless they are donated: without this XLA copies the buffer.
                 torch.ops.xla.dynamo_set_buffer_donor_(target, True)
-        outputs = _as_tuple(functional(*arguments))
+        outputs = _as_tuple(functional())
         for target, output in zip(targets, outputs, strict=False):
             if compiling and torch._is_functional_tensor(target):
                 # As copy_, without aten.copy in the graph, of which torch_xla makes a wrong one over several devices.

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from pyxla.library import register
+from pyxla.pjrt.platform import requested_device
 from pyxla.trace.places import Place, is_library
 from pyxla.trace.profile import Profile
 
@@ -111,7 +112,7 @@ class Recorder:
 
         data = {name: metrics.metric_data(name) for name in metrics.metric_names()}
         record = {
-            "device": os.environ.get("PJRT_DEVICE"),
+            "device": requested_device(),
             "calls": [
                 {"kind": kind, "file": file, "line": line, "count": int(count), "seconds": seconds}
                 for (kind, file, line), (count, seconds) in self.calls.items()

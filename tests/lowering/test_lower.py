@@ -133,7 +133,7 @@ def test_optional_tensors(with_a, with_b, compiled):
 
 @pytest.mark.parametrize("call", [ops.probe_names, torch.ops.xla_gpu.probe_names], ids=["op object", "torch.ops"])
 def test_argument_named_as_a_name_of_our_own(call):
-    """The functions of call_path.py are written out with the author's names: `key` and `type` must not be ours."""
+    """A call's keywords are part of its key: a `key` or a `type` of the author's must not be taken for ours."""
     ones = torch.ones(2, device=DEVICE)
     for number in (0.0, 2.0):
         assert call(ones, 3 * ones, number, tuple=[5]).cpu().tolist() == [6.0 + 3 * number] * 2
@@ -166,7 +166,7 @@ def test_workspace_is_no_result(compiled):
 def test_workspace_on_cuda_is_part_of_the_call_and_of_no_result(monkeypatch):
     from pyxla.lowering import lower
 
-    monkeypatch.setattr(lower, "_platform", lambda: "CUDA")
+    monkeypatch.setattr(lower, "platform", lambda: "CUDA")
     module = ops.probe_workspace._lowering.custom_call((torch.zeros(3, device=DEVICE), 5)).module()
     assert "-> (tensor<1xf32>, tensor<15xui8>)" in module
     assert "func.func @main(%a0: tensor<3xf32>) -> (tensor<1xf32>) {" in module
