@@ -19,7 +19,7 @@ LENGTH = 32
 
 
 def compare_start_up() -> None:
-    # jax's own packages first; the path that torch_xla came on would hide none of them.
+    # jax's own packages come first, so that torch_xla's path hides none of them.
     runs = [
         (
             start_up(SCRIPTS["eager"], PJRT_DEVICE="CUDA"),
@@ -51,7 +51,7 @@ def compare_chain() -> None:
 
         return torch.compile(run, backend="openxla", fullgraph=True)
 
-    # A matrix product is a kernel of its own, as a custom call is; the adds become one kernel all together.
+    # A matrix product is a kernel of its own, like a custom call; all adds are fused into one kernel.
     square = torch.randn(1024, 1024, device=device) / 32
     custom = chain(lambda x, y: torch.ops.xla_gpu.simple_add(x, y, 0.5))
     native = chain(lambda x, y: torch.matmul(x, square) + y)
@@ -84,7 +84,7 @@ def compare_chain() -> None:
 
 
 def compare_captured_calls() -> None:
-    """What XLA adds to a captured call, at most: all that a step costs more than the graph's replay, over its calls."""
+    """An upper bound of XLA's cost per captured call: (the step's time - the graph's replay) / calls."""
     import cupy
     import torch
     import torch_xla

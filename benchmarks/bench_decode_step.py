@@ -1,4 +1,4 @@
-"""The decoder's compiled decode step by context: what it reads, how long it takes, and the host's part of it.
+"""The decoder's compiled decode step by context length: the bytes it reads, its time, and the host's part of it.
 
 python -m benchmarks.bench_decode_step --device cuda
 """
@@ -19,7 +19,7 @@ FUSED = {
     "rotary": {"fused": True, "fused_rotary": True},
 }
 STEPS = 30
-# The first of them is not counted: a GPU that was idle is faster for a while.
+# The first one is not counted: a GPU that was idle is faster for a while.
 ROUNDS = 4
 
 
@@ -72,8 +72,7 @@ def _engine(config: str, device: str, seqs: int, longest: int, options: dict):
 
 
 def _check(engine) -> None:
-    """A prompt's hidden states by the one op that is timed, and by the separate ones, which the tests compare with
-    transformers."""
+    """A prompt's hidden states by the timed op, and by the separate ops, which the tests compare with transformers."""
     import torch
 
     model, fused = engine.model, engine.model.fused
@@ -91,7 +90,7 @@ def _check(engine) -> None:
     engine.cache.close(sequence)
     got, want = hidden
     error = ((got - want).norm() / want.norm()).item()
-    # 16 bits lose 0.08 in 32 small layers on the CPU; where one op got half of its operand more it was 0.86.
+    # 16 bits lose 0.08 in 32 small layers on the CPU; with 1.5 times an op's operand it was 0.86.
     assert error < 0.25, f"wrong hidden states ({error:.2g}), not timed"
     click.echo(f"hidden states differ by {error:.2g} from those of the separate ops")
 
@@ -100,7 +99,7 @@ def _steps(engine, lengths: list[int]) -> tuple[float, float, float]:
     """Median seconds of a step, and of the host's work for it, one step ahead as Engine.run is; the bytes it reads."""
     from examples.llama.scheduler import Chunk, Request, Running
 
-    # What the cache holds does not matter: no token of these contexts is computed.
+    # The cache's contents do not matter: no token of these contexts is computed.
     sequences = [engine.cache.open() for _ in lengths]
     engine.cache.extend([*zip(sequences, lengths, strict=True)], tokens=sum(lengths), seqs=engine.max_seqs,
                         max_blocks=engine.max_blocks)  # fmt: skip
@@ -123,7 +122,7 @@ def _steps(engine, lengths: list[int]) -> tuple[float, float, float]:
     last.cpu()
     for sequence in sequences:
         engine.cache.close(sequence)
-    # The first ones compile.
+    # The first steps compile.
     return statistics.median(seconds[5:]), statistics.median(host[5:]), statistics.median(read[5:])
 
 

@@ -1,6 +1,6 @@
 """Host time of a call: the op object and torch.ops against torch_xla's own `_xla_custom_call`, on XLA's CPU.
 
-`_xla_custom_call` is a bare function. A torch op stands behind torch's dispatcher, so there is a second baseline: the
+`_xla_custom_call` is a bare function. A torch op goes through torch's dispatcher, so there is a second baseline: the
 same function as the XLA kernel of an op made by torch.library.
 
 python benchmarks/bench_host_time.py

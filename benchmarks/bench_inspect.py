@@ -1,4 +1,4 @@
-"""Times `devtool hlo OP` against a process that runs the op once, and what looking adds inside a process.
+"""Times `devtool hlo OP` against a process that runs the op once, and what inspecting adds inside a process.
 
 python benchmarks/bench_inspect.py [OP]... [--rounds N]
 """
@@ -25,7 +25,7 @@ results = results if isinstance(results, (tuple, list)) else [results]
 print([t.cpu().shape for t in results if t is not None])
 """
 
-# A chain of 100 matrix products with a call between them: compiled, with and without files; looked at; in a child.
+# A chain of 100 matrix products with a call between them: compiled, with and without a dump; inspected; in a child.
 IN_PROCESS = """
 import statistics, time, torch, torch_xla, pyxla
 from pyxla.hlo import dump

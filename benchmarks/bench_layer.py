@@ -1,9 +1,9 @@
-"""A decode step's layers of Llama 3 8B's shape in a CUDA graph, by raw calls: what one op in place of several gains.
+"""A decode step's layers of Llama 3 8B's shape in a CUDA graph, by raw calls: the gain of one op in place of several.
 
 python benchmarks/bench_layer.py
 
-Needs a torch that sees the GPU, and no torch_xla. Eight layers, each with weights and cache of its own, so that L2 does
-not hold what the next replay reads; 64 sequences. The variants are replayed in turn.
+Needs a torch that sees the GPU, and no torch_xla. Eight layers, each with its own weights and cache, so that the next
+replay does not read from L2; 64 sequences. The variants are replayed in turn.
 """
 
 import statistics
@@ -22,7 +22,7 @@ EPS, SCALE = 1e-5, 128**-0.5
 @click.option("--context", default=1024, help="Tokens in the cache of each sequence")
 @click.option("--rounds", default=100)
 def main(layers: int, seqs: int, context: int, rounds: int) -> None:
-    """Times variants of a layer; each must have the residual stream of the separate ops first."""
+    """Times variants of a layer, after comparing each one's residual stream with that of the separate ops."""
     torch.manual_seed(0)
     model = Model(layers, seqs, context)
     variants = {
@@ -32,7 +32,7 @@ def main(layers: int, seqs: int, context: int, rounds: int) -> None:
     }
     graphs, want = {}, None
     for name, run in variants.items():
-        run()  # what is made at the first use, before it is captured
+        run()  # creates whatever the first use creates, before the capture
         graphs[name] = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graphs[name]):
             query = run()
@@ -56,18 +56,18 @@ def main(layers: int, seqs: int, context: int, rounds: int) -> None:
 
 
 def check(variant: str, got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> None:
-    """Each part of the state by itself: what is wrong with queries and keys hardly shows in the residual stream."""
+    """Compares each part of the state: wrong queries and keys hardly change the residual stream."""
     for part, values in got.items():
         error = ((values - want[part]).norm() / want[part].norm()).item()
-        # 16 bits lose 0.011 in eight small layers by the host's handlers; half of the right positions make 0.85.
+        # 16 bits lose 0.011 in eight small layers by the host's handlers; halved positions give 0.85.
         assert error < 0.05, f"{variant}: {part}: wrong numbers ({error:.2g}), not timed"
 
 
 class Model:
     """Weights and caches of some layers.
 
-    Each of the three steps begins with a rotation and ends with one, whose keys and values go into the first layer's
-    cache again, and returns the queries.
+    Each of the three steps begins and ends with a rotation. The last one writes its keys and values to the first
+    layer's cache again, and returns the queries.
     """
 
     def __init__(self, layers: int, seqs: int, context: int):
@@ -107,7 +107,7 @@ class Model:
         angle = torch.arange(context + 1, device="cuda")[:, None] * 5e5 ** -(torch.arange(0, D, 2, device="cuda") / D)
         self.cos_sin = torch.cat([angle.cos(), angle.sin()], dim=-1).float()
         self.positions = torch.full((seqs,), context, device="cuda", dtype=torch.int32)
-        # Blocks in any order, as a cache has them after a while.
+        # Blocks in random order, as in a cache after some time.
         tables = torch.randperm(seqs * blocks, device="cuda").view(seqs, blocks).int()
         self.slots = tables[:, -1] * BLOCK + context % BLOCK
         self.batch = {
@@ -119,17 +119,17 @@ class Model:
         }
 
     def reset(self) -> None:
-        """The residual stream as it is before a step."""
+        """The residual stream before a step."""
         self.residual.copy_(self.first)
 
     def state(self, query: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What a step leaves, in float64."""
+        """The state after a step, in float64."""
         keys_and_values = [layer["cache"].flatten(1, 2)[:, self.slots.long()] for layer in self.layers]
         parts = {"query": query, "residual": self.residual, "keys and values": torch.stack(keys_and_values)}
         return {name: part.double() for name, part in parts.items()}
 
     def separate(self) -> torch.Tensor:
-        """torch's products between our ops."""
+        """torch's matrix products between pyxla's ops."""
         qkv = self.first_qkv
         for layer in self.layers:
             out, post_norm, gate_up, down, norm, next_qkv = layer["weights"]
@@ -150,7 +150,7 @@ class Model:
         return self._rotate(qkv, self.layers[0])
 
     def fused_rotary(self) -> torch.Tensor:
-        """The same, which rotates and stores them too."""
+        """The same op, which also rotates, and stores keys and values."""
         query = self._rotate(self.first_qkv, self.layers[0])
         for layer, following in zip(self.layers, [*self.layers[1:], self.layers[0]], strict=True):
             finish = self._finish(self._attend(query, layer), layer)

@@ -37,7 +37,7 @@ def checkout(place: Path) -> Path:
 
 
 def add_ops(tree: Path, count: int, nonce: str) -> None:
-    """Copies of rms_norm under other names until there are `count` ops; the nonce makes all of them new to Nix."""
+    """Copies rms_norm under other names until there are `count` ops; the nonce makes all of them new to Nix."""
     shared = tree / "kernels/common/ffi/op_table.h"
     shared.write_text(f"{shared.read_text()}// {nonce}\n")
     for i in range(count - len(list((tree / "kernels").glob("*/*_ffi.cc")))):
@@ -79,7 +79,7 @@ def main() -> None:
                 add_ops(tree, 20, str(time.time()))
                 package = ".#default" if cuda == "on" else ".#cpu.default"
                 name = "toolchain" if cuda == "on" else "cpu.toolchain"
-                # The compilers and CMake themselves are there on either side.
+                # Both sides have the compilers and CMake already.
                 subprocess.run(
                     stand_in(tree, "build", "--no-link", f".#legacyPackages.{SYSTEM}.{name}"),
                     cwd=tree, env=ENVIRONMENT, check=True,

@@ -1,4 +1,4 @@
-"""From a new process to its first result, and to its end: with what `import torch` prepares for torch_xla, and without.
+"""Time from a new process to its first result and to its end, with and without the preparation by `import torch`.
 
 python benchmarks/bench_start_up.py
 """
@@ -37,7 +37,7 @@ def main() -> None:
     """On the CPU: without the preparation torch_xla does not load where torch sees a GPU."""
     sides = {"with": {}, "without": {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}}
     for name, script in SCRIPTS.items():
-        # The first ones fill the file cache.
+        # The first runs fill the file cache.
         runs = [[start_up(script, PJRT_DEVICE="CPU", **side) for side in sides.values()] for _ in range(ROUNDS + 1)][1:]
         for number, what in enumerate(("first result", "end of the process")):
             times = {side: [run[index][number] for run in runs] for index, side in enumerate(sides)}

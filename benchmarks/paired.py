@@ -1,4 +1,4 @@
-"""Times things side by side in one run: a round runs every candidate once, so that noise hits all alike."""
+"""Times things side by side in one run: a round runs every candidate once, so that noise affects all alike."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 python benchmarks/same_machine_code.py BEFORE AFTER     (two folders of lib<op>.so)
 
-A kernel is its instructions, its registers, its constants and the size of its shared memory, as they are in each
-cubin of a library. Renaming functions, types or files changes symbols and line tables, and none of these. In PTX
-identifiers are numbered in the order in which they appear, then it is compared as text.
+It compares the instructions, registers, constants and shared memory size of each kernel in each cubin of a library.
+Renaming functions, types or files changes symbols and line tables, but none of these. PTX is compared as text, after
+its identifiers are numbered in order of appearance.
 """
 
 import collections

@@ -1,4 +1,4 @@
-"""A made-up run of `devtool bench`, and what a picture of one is, for the tests."""
+"""A made-up run of `devtool bench` and a check of its plot, for the tests."""
 
 import random
 import struct

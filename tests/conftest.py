@@ -8,12 +8,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# A shell starts a job in the background with SIGINT ignored, and so would be the processes that the tests interrupt.
+# A shell starts a background job with SIGINT ignored, and the processes that the tests interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def compile_library(source: Path, output: Path, *definitions: str) -> Path:
-    """Compiles a source with the op headers as the build does, for tests that need a library of their own."""
+    """Compiles a source with the op headers, as the build does, for tests that need their own library."""
     finder = ROOT / "kernels/cmake/find_wheels.py"
     include = subprocess.run([sys.executable, finder], check=True, capture_output=True, text=True).stdout.split(";")[0]
     command = [
@@ -61,5 +61,5 @@ def site(tmp_path_factory) -> Path:
     return output
 
 
-# tests/spmd/test_shard.py runs these, in a process that has several devices.
+# tests/spmd/test_shard.py runs these in a process with several devices.
 collect_ignore = [] if "CPU_NUM_DEVICES" in os.environ else ["spmd/mesh"]

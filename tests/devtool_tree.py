@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-# Smaller than any real one: half a second instead of six, where the test is about the build and not about the op.
+# Smaller than any real op: half a second instead of six, for tests of the build and not of the op.
 TINY = """#include "common/ffi/op_table.h"
 int answer();
 int answer() { return 42; }
@@ -52,7 +52,7 @@ class Tree:
             (site / name).symlink_to(root / folder)
 
     def environment(self, **changes: str) -> dict[str, str]:
-        """The environment of a user: nothing preloaded, no CUDA code unless a test asks for it."""
+        """A user's environment: nothing preloaded, no CUDA code unless a test asks for it."""
         ours = ("LD_PRELOAD", "XLA_FLAGS", "PJRT_DEVICE", "ASAN_OPTIONS", "PYTHONMALLOC", "PYTEST_ADDOPTS")
         kept = {name: value for name, value in os.environ.items() if name not in ours}
         return kept | {"PYTHONPATH": str(self.root / "site"), "PYXLA_CUDA": "off", "LC_ALL": "C"} | changes
@@ -75,20 +75,20 @@ class Tree:
         )  # fmt: skip
 
     def tiny_op(self, name: str, source: str = TINY) -> Path:
-        """Adds an op folder with one source file that compiles at once, and returns the file. NAME becomes the name."""
+        """Adds an op folder with one source file that compiles fast; returns the file. Replaces NAME by the name."""
         path = self.kernels / name / f"{name}_ffi.cc"
         path.parent.mkdir(exist_ok=True)
         path.write_text(source.replace("NAME", name))
         return path
 
     def library(self, op: str, folder: str = "lib") -> Path:
-        """Where the library of an op is built."""
+        """The path of an op's built library."""
         return self.root / "build" / folder / f"lib{op}.so"
 
 
 @contextlib.contextmanager
 def tree_on_a_bad_disk(place: Path, what: str, *, free: int = 0) -> Iterator[Tree]:
-    """A tree on a disk of its own: "full" but for `free` bytes, or "read-only". Skips without the right to mount."""
+    """A tree on its own disk: "full" except `free` bytes, or "read-only". Skips without permission to mount."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"tmpfs", str(place).encode(), b"tmpfs", 0, b"size=4m"):
         pytest.skip(f"needs the right to mount a tmpfs: {os.strerror(ctypes.get_errno())}")

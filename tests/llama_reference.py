@@ -1,8 +1,8 @@
-"""transformers' LlamaForCausalLM with the weights of our decoder: the independent reference of examples/llama."""
+"""transformers' LlamaForCausalLM with the decoder's weights: the independent reference of examples/llama."""
 
 import os
 
-# Nothing is looked for on a hub.
+# No request to a hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
@@ -12,7 +12,7 @@ from examples.llama.weights import hf_shapes, random_weights
 
 
 def tensors(config: LlamaConfig, dtype: torch.dtype = torch.float32, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Random weights by their names of Hugging Face's."""
+    """Random weights by their Hugging Face names."""
     read = random_weights(config, seed, dtype)
     return {name: read(name) for name in hf_shapes(config)}
 
@@ -41,7 +41,7 @@ def logits(model, tokens: list[int], cache=None) -> torch.Tensor:
 
 
 def float8_cache():
-    """A cache of transformers' that gives keys and values back as float8 holds them."""
+    """A cache of transformers that returns keys and values rounded to float8."""
     import transformers
 
     class Float8Cache(transformers.DynamicCache):

@@ -1,4 +1,4 @@
-"""Reads the project's Markdown: blocks, code spans, links and headings, for the tests that hold it to the code."""
+"""Reads the project's Markdown: blocks, code spans, links and headings, for tests that compare it with the code."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: the language and the words behind it, its text, and the line in the file."""
+    """A fenced block: the language and the words after it, its text, and the line in the file."""
 
     words: tuple[str, ...]
     text: str
@@ -43,7 +43,7 @@ class Page:
         self.links = _LINK.findall(_SPAN.sub("", self.prose))
 
     def anchors(self) -> set[str]:
-        """What a link behind # may name."""
+        """The anchors that a link may name after #."""
         titles = re.findall(r"^#+ +(.+?) *$", self.prose, re.MULTILINE)
         return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -53,7 +53,7 @@ class Page:
 
 @cache
 def pages() -> tuple[Page, ...]:
-    """Everything that a reader of the project is given."""
+    """All pages of the project."""
     paths = [*ROOT.glob("*.md"), ROOT / "kernels/README.md", *(ROOT / "docs").rglob("*.md")]
     return tuple(Page(path) for path in sorted(paths) if path.is_file())
 
@@ -64,7 +64,7 @@ def page(name: str) -> Page:
 
 
 def matches(expected: str, got: str) -> bool:
-    """Whether an output is the expected one: `...` stands for anything, alone on a line also for several lines."""
+    """Whether an output is the expected one: `...` matches any text, and alone on a line also several lines."""
     lines = [line.rstrip() for line in expected.strip("\n").splitlines()]
     pattern = ""
     for line in lines:

@@ -33,7 +33,7 @@ def rounded(rows, scales):
 
 
 class Served:
-    """Two layers over one cache; what each sequence was given is kept, to compare with.
+    """Two layers over one cache; each sequence's input is kept for the comparison.
 
     Args:
         mode: of the layers.
@@ -56,7 +56,7 @@ class Served:
         self.given = {}
 
     def open(self, prompt=(), like=None):
-        """A new sequence; what is shared of the prompt was given to the sequence `like`."""
+        """A new sequence; it shares its prompt's prefix with the sequence `like`."""
         sequence = self.cache.open(prompt)
         shared = torch.empty(2, 0, 2, KV_HEADS, D) if like is None else self.given[like]
         self.given[sequence] = shared[:, : sequence.length]
@@ -73,7 +73,7 @@ class Served:
         return [layer(query, key[i], value[i], kv, metadata) for i, (layer, kv) in enumerate(layers)]
 
     def step(self, batch, tokens=8):
-        """Extends the sequences by random tokens; returns the worst error of any row and what was handed to `trace`."""
+        """Extends the sequences by random tokens; returns the worst error of any row and the arguments of `trace`."""
         metadata = self.cache.extend(batch, tokens=tokens, seqs=4, max_blocks=6)
         query = torch.randn(tokens, HEADS, D)
         key, value = torch.randn(2, 2, tokens, KV_HEADS, D)

@@ -11,7 +11,7 @@ from tests.devtool.report.test_sass import assemble
 from tests.devtool_tree import Tree
 
 OPS = ("bare", "dies", "empty", "raises", "simple_add")
-# Ends the process that looks at the op; one that only raises. `bare` was never built and has no Python file.
+# One op ends the process that inspects it; one only raises. `bare` was never built and has no Python file.
 _DIES = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
 _RAISES = "raise ValueError('<b>no</b> cases & no luck')\n"
 _EMPTY = "import torch, pyxla\n\n@pyxla.custom_op\ndef empty(x: torch.Tensor) -> torch.Tensor:\n    return x.clone()\n"
@@ -20,7 +20,7 @@ _BENCH = ("--device", "cpu", "--rounds", "2", "--layer", "raw", "--case", "f32-1
 
 @dataclass(frozen=True)
 class Made:
-    """The tree, the page, what was said while it was made, and what processor time that took, in seconds."""
+    """The tree, the page, the output while it was made, and the processor time of that, in seconds."""
 
     tree: Tree
     page: Path
@@ -45,7 +45,7 @@ def newest_bench(records: Path) -> dict:
 
 
 def make(folder: Path) -> Made:
-    """Tests and times simple_add, adds records of a day before and files that are none, and makes the page."""
+    """Tests and times simple_add, adds records of the previous day and other files, and makes the page."""
     tree = Tree(folder)
     for name, cases in (("bare", ""), ("dies", _DIES), ("empty", "CASES = []\n"), ("raises", _RAISES)):
         tree.tiny_op(name)
@@ -64,7 +64,7 @@ def make(folder: Path) -> Made:
     (records / "bench/foreign.json").write_text('{"schema": 1, "cases": "none"}')
     (records / "test/bare-cpu.json").write_text('{"schema": 1, "op": "ba')
     (records / "test/raises-cpu.json").write_text('{"schema": 7, "op": "raises"}')
-    # A library with machine code, whatever compilers this machine has.
+    # A library with machine code, independent of this machine's compilers.
     place = folder / "sass"
     place.mkdir()
     shutil.copy(assemble(place, "sm_80")[1], tree.library("raises"))

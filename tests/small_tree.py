@@ -35,7 +35,7 @@ def build_editable(wheel_directory, config_settings=None, metadata_directory=Non
     return name
 """
 PYPROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
-# What runs in place of devtool: says what it sees.
+# Runs in place of devtool, and prints what it sees.
 DEVTOOL = """
 import importlib.metadata, json, os, sys
 names = {d.name: d.version for d in importlib.metadata.distributions()}
@@ -87,7 +87,7 @@ class Tree:
         (self.root / f"requirements/{name}.txt").write_text("".join(lines))
 
     def environment(self, **changes: str) -> dict[str, str]:
-        """PYTHONPATH and PIP_TARGET are there to be ignored."""
+        """PYTHONPATH and PIP_TARGET must be ignored."""
         base = {
             "PYXLA_SET": "cpu",
             "PYXLA_PYTHON": sys.executable,
@@ -126,7 +126,7 @@ class Tree:
 
 
 def read_until(process: subprocess.Popen, text: str) -> str:
-    """Everything up to and with the line that holds text."""
+    """Everything up to and including the line that contains the text."""
     lines = ""
     for line in process.stderr:
         lines += line
@@ -136,7 +136,7 @@ def read_until(process: subprocess.Popen, text: str) -> str:
 
 
 def kill_alone(process: subprocess.Popen, tree: Tree) -> None:
-    """Kills the one process; pip, its child, must go by itself."""
+    """Kills one process; its child pip must end by itself."""
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     for _ in range(100):
@@ -157,7 +157,7 @@ def read_or_empty(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def mounted(folder: Path, options: str, flags: int = 0):
-    """A small file system of its own: root may write everywhere else, and no disk here is full."""
+    """A small file system: root may write everywhere else, and no disk here is full."""
     libc = ctypes.CDLL(None, use_errno=True)
     folder.mkdir(exist_ok=True)
     if libc.mount(b"tmpfs", str(folder).encode(), b"tmpfs", flags, options.encode()):

@@ -1,6 +1,6 @@
 """The scripts that tests/devtool/trace/test_command.py runs. `# name` marks a line that a report must give."""
 
-# One for all, for torch_xla takes seconds to start.
+# One process for all, because torch_xla takes seconds to start.
 SCRIPT = """
 import sys
 import torch
@@ -91,7 +91,7 @@ print(sys.argv[1:], metrics.metric_data("CompileTime")[0], metrics.metric_data("
 sys.exit(7)
 """
 
-# A step as it should be: no value read in the loop, one sync per step.
+# A good step: no value read in the loop, one sync per step.
 CLEAN = """
 import torch
 import torch_xla

@@ -9,7 +9,7 @@ import click
 
 DEVICES = {"cpu": "CPU", "cuda": "CUDA"}
 # A step of 64 rows is 4 % faster with cuBLAS than with the kernels that XLA generates for products (H200, 2026-11-22).
-# What XLA_FLAGS says behind it wins.
+# XLA_FLAGS comes after it and takes precedence.
 CUBLAS = "--xla_gpu_enable_triton_gemm=false"
 
 
@@ -43,12 +43,12 @@ def main(device: str | None, tensor_parallel: int, **options) -> None:
 
     \b
     Texts go to stdout; progress, tokens per second, compilations and the time per op to stderr.
-    Exit status 1 if a check failed, 2 for options that do not fit.
+    Exit status 1 if a check failed, 2 for wrong options.
     """
     if device is not None and device not in DEVICES:
         click.echo(f"llama: device: expected {' or '.join(DEVICES)}, got {device}", err=True)
         sys.exit(2)
-    # Before torch_xla is imported, which starts the device that this names.
+    # Before the import of torch_xla, which starts the named device.
     os.environ["PJRT_DEVICE"] = DEVICES[device] if device else os.environ.get("PJRT_DEVICE", "CPU")
     if os.environ["PJRT_DEVICE"] == "CPU" and tensor_parallel > 1:
         os.environ.setdefault("CPU_NUM_DEVICES", str(tensor_parallel))

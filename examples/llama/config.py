@@ -1,4 +1,4 @@
-"""The shape of a model: a named one, or that of a folder's config.json."""
+"""The shape of a model: a named one, or the one in a folder's config.json."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ KV_CACHE_DTYPES = {"auto": None, "float8_e4m3fn": torch.float8_e4m3fn}
 
 @dataclass(frozen=True)
 class LlamaConfig:
-    """What config.json says of a Llama-architecture model, under its names.
+    """The fields of config.json of a Llama-architecture model, under their names.
 
     Attributes:
-        rope: "rope_type" and its parameters, as `rope_parameters` or `rope_scaling` have them; "default" or "llama3".
+        rope: "rope_type" and its parameters, as in `rope_parameters` or `rope_scaling`; "default" or "llama3".
         initializer_range: standard deviation of random weights.
         eos_token_id: tokens that end a text.
     """
@@ -45,7 +45,7 @@ class LlamaConfig:
 
 
 CONFIGS = {
-    # Bytes are its tokens. Its weights are large for its width, so that attention decides which token comes next.
+    # Its tokens are bytes. Its weights are large for its width, so that attention decides the next token.
     "tiny": LlamaConfig(
         vocab_size=256,
         hidden_size=64,
@@ -78,7 +78,7 @@ def named_config(name: str) -> LlamaConfig:
     """One of CONFIGS.
 
     Raises:
-        ArgumentError: there is none of this name.
+        ArgumentError: no config has this name.
     """
     if name not in CONFIGS:
         raise ArgumentError(
@@ -91,10 +91,10 @@ def read_config(folder: Path) -> LlamaConfig:
     """The config of a folder in the layout of Hugging Face.
 
     Args:
-        folder: holds config.json.
+        folder: contains config.json.
 
     Raises:
-        PyxlaError: no config.json, one that cannot be read, or one of another architecture.
+        PyxlaError: config.json is missing, unreadable, or of another architecture.
     """
     path = folder / "config.json"
     try:
@@ -129,7 +129,7 @@ def read_config(folder: Path) -> LlamaConfig:
 
 
 def _require(values: dict[str, Any], rope: dict[str, Any], path: Path) -> None:
-    """Raises for what this example does not compute."""
+    """Raises for an architecture that this example does not compute."""
     sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
     wrong = [name for name in sizes if not isinstance(values.get(name), int) or values[name] < 1]
     if wrong:
@@ -153,9 +153,9 @@ def parse_dtype(name: str, option: str = "dtype", known: Mapping[str, Any] = DTY
     """The dtype of this name.
 
     Args:
-        name: as the user gave it.
-        option: the option that it was given to.
-        known: the dtypes that this option takes.
+        name: given by the user.
+        option: the command's option for it.
+        known: the dtypes that the option accepts.
 
     Raises:
         ArgumentError: it is none of these.

@@ -16,22 +16,22 @@ from pyxla.nn import AttentionMetadata, PagedKVCache, attention_mode, in_mode, p
 from pyxla.testing import compilations
 
 SMALLEST_BUCKET = 8
-# Of a row whose token nobody reads.
+# The request of a row whose token nobody reads.
 IDLE = Request([0])
 
 
 @dataclass
 class Counts:
-    """What an engine has done since `Engine.warm_up`.
+    """Counts of an engine since `Engine.warm_up`.
 
     Attributes:
         steps: steps of the device.
-        prompt_tokens, generated_tokens: tokens computed for prompts; tokens handed out.
-        rows: rows of all steps, padding included.
+        prompt_tokens, generated_tokens: tokens computed for prompts; tokens given to requests.
+        rows: rows of all steps, including padding.
         seconds: spent in `run`.
         compilations: graphs that XLA compiled.
-        decode_steps, decode_seconds: steps of nothing but decoding behind one of the same kind, and their time.
-        decode_bytes: what these had to read: the weights, and the keys and values of each sequence.
+        decode_steps, decode_seconds: steps that only decode, each after another such step, and their time.
+        decode_bytes: bytes that these steps read: the weights, and the keys and values of each sequence.
     """
 
     steps: int = 0
@@ -47,7 +47,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Flight:
-    """A step that the device was handed: its chunks, and the tokens that it computes for their rows."""
+    """A step submitted to the device: its chunks, and the tokens that it computes for their rows."""
 
     chunks: list[Chunk]
     tokens: torch.Tensor
@@ -56,8 +56,8 @@ class Flight:
 class Engine:
     """Serves requests on a model: continuous batching over a paged cache.
 
-    A step has one of a few numbers of rows (the buckets); all else that changes from step to step is data. So XLA
-    compiles one graph per bucket and one for drawing, whatever the requests.
+    A step has one of a few numbers of rows (the buckets); everything else that changes from step to step is data. So
+    XLA compiles one graph per bucket and one for drawing, for any requests.
 
     Args:
         model: on the device.
@@ -71,7 +71,7 @@ class Engine:
     Attributes:
         buckets: the numbers of rows.
         cache: the PagedKVCache.
-        counts: what was done.
+        counts: the Counts.
 
     Raises:
         ArgumentError: no such mode; a size out of range.
@@ -108,11 +108,11 @@ class Engine:
         self.scheduler = Scheduler(self.cache, max_seqs, max_step_tokens, max_length, config.vocab_size)
         self.buckets = _buckets(max_step_tokens)
         self.counts = Counts()
-        # torch.compile gives up on a function that it has compiled for more shapes than this.
+        # torch.compile gives up on a function after it has compiled more shapes than this.
         torch._dynamo.config.recompile_limit += len(self.buckets)
         self._step = in_mode(_step, self.mode)
         self._draw = in_mode(draw, self.mode)
-        # Of the embedding only rows are read, unless it is the head too.
+        # A step reads only rows of the embedding, unless the embedding is also the head.
         read = {id(weight): weight.nbytes for name, weight in model.named_parameters() if name != "embedding"}
         self._weight_bytes = sum((read | {id(model.head): model.head.nbytes}).values())
         self._slots = num_blocks * block_size
@@ -135,10 +135,10 @@ class Engine:
         return request
 
     def warm_up(self, *, sampling: bool = True) -> Iterator[int]:
-        """Compiles all graphs that requests will need, one per iteration, and sets the counts back.
+        """Compiles all graphs that requests will need, one per iteration, and resets the counts.
 
         Args:
-            sampling: also the one for temperatures above 0.
+            sampling: also compile the graph for temperatures above 0.
 
         Yields:
             The bucket that was compiled.
@@ -161,16 +161,16 @@ class Engine:
         return [request.output for request in submitted]
 
     def run(self) -> Iterator[list[Request]]:
-        """Steps until nothing is left to do. More requests may be submitted meanwhile.
+        """Steps until no request is left. More requests may be submitted meanwhile.
 
         Yields:
-            After each step the requests that got a token.
+            After each step, the requests that got a token.
         """
         counts, compiled, started = self.counts, compilations() - self.counts.compilations, time.perf_counter()
         decoded = False
         while True:
             chunks = self.scheduler.plan()
-            # The device is handed the next step before the last one is read, so that it need not wait for the host.
+            # The next step is submitted before the last one is read, so that the device need not wait for the host.
             last, self._in_flight = self._in_flight, self._start(chunks) if chunks else None
             if last is None and self._in_flight is None:
                 return
@@ -179,7 +179,7 @@ class Engine:
             seconds, started = now - started, now
             counts.seconds += seconds
             counts.compilations = compilations() - compiled
-            # Behind a step of another kind the time would be that one's too.
+            # After a step of another kind, the time would include that step's.
             behind_decode, decoded = decoded, last is not None and _decodes(last)
             if decoded and behind_decode:
                 counts.decode_steps += 1
@@ -197,9 +197,9 @@ class Engine:
         return Flight(chunks, self.launch(chunks, bucket, sampling=sampling))
 
     def launch(self, chunks: list[Chunk], bucket: int, *, sampling: bool) -> torch.Tensor:
-        """Hands a step of `bucket` rows, padding included, to the device: each chunk's next token, [max_seqs], int32.
+        """Submits a step of `bucket` rows, including padding: each chunk's next token, [max_seqs], int32.
 
-        With `sampling` a chunk draws its token as its request says; otherwise all are the likeliest.
+        With `sampling` a chunk draws its token as its request says; otherwise each takes the likeliest.
         """
         metadata = self.cache.extend(
             [(chunk.running.sequence, len(chunk.tokens)) for chunk in chunks],
@@ -227,7 +227,7 @@ class Engine:
         return new
 
     def _end_of_graph(self) -> None:
-        """Runs what was traced; a compiled function has run already."""
+        """Runs the traced graph; a compiled function has run already."""
         if self.mode == "direct":
             torch_xla.sync()
 
@@ -242,16 +242,16 @@ class Engine:
         )
 
     def _to_device(self, values: list, size: int, dtype: torch.dtype) -> torch.Tensor:
-        """On the device, with zeros up to a size."""
+        """The values on the device, padded with zeros to a size."""
         return split(_padded(values, size, dtype).to(self.device), self.model.mesh, None)
 
     def bytes_read(self, chunks: list[Chunk]) -> int:
-        """Of weights, keys and values, by a step that only decodes."""
+        """Bytes of weights, keys and values that a decode step reads."""
         tokens = sum(chunk.position + 1 for chunk in chunks)
         return self._weight_bytes + tokens * sum(layer.nbytes for layer in self.cache.layers) // self._slots
 
     def _read(self, flight: Flight) -> list[Request]:
-        """Waits for a step and hands its tokens to the requests."""
+        """Waits for a step and gives its tokens to the requests."""
         tokens = flight.tokens.cpu().tolist()
         sampled = [(chunk, token) for chunk, token in zip(flight.chunks, tokens, strict=False) if chunk.samples]
         advanced = [chunk.running.request for chunk, token in sampled if self.scheduler.take(chunk, token)]
@@ -278,10 +278,10 @@ def _step(
 
     Args:
         model: the model.
-        packed: in one tensor tokens, [rows], int32, of which -1 - row stands for `previous[row]`; positions, [rows],
-            int32; and what AttentionMetadata has.
-        shapes: theirs.
-        previous: [seqs], int32; what the step before generated.
+        packed: one tensor with tokens, [rows], int32, of which -1 - row means `previous[row]`; positions, [rows],
+            int32; and the tensors of AttentionMetadata.
+        shapes: the shapes of the packed tensors.
+        previous: [seqs], int32; the tokens of the previous step.
         kv_caches: one per layer; updated in place.
     """
     tokens, positions, *metadata = unpack(packed, shapes)
@@ -294,7 +294,7 @@ def _step(
 
 
 def _buckets(largest: int) -> list[int]:
-    """Powers of two from SMALLEST_BUCKET, and the largest."""
+    """Powers of two from SMALLEST_BUCKET, and the largest size."""
     sizes = [SMALLEST_BUCKET]
     while sizes[-1] * 2 < largest:
         sizes.append(sizes[-1] * 2)

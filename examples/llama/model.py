@@ -1,4 +1,4 @@
-"""The decoder: ops of `torch.ops.xla_gpu` between matrix products that are XLA's own."""
+"""The decoder: ops of `torch.ops.xla_gpu` between XLA's matrix products."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from torch_xla.distributed.spmd import Mesh
 
 ops = torch.ops.xla_gpu
-# What fused_decoder_layer takes: tokens, and sizes in multiples; and fused_decoder_layer_rotary: multiples of head_dim.
+# Limits of fused_decoder_layer (tokens, multiples of sizes) and of fused_decoder_layer_rotary (multiples of head_dim).
 MAX_TOKENS, GRANULE, HEAD_GRANULE = 64, 256, 32
 
 
 class Layer(nn.Module):
     """One decoder layer; its weights are loaded by weights.py.
 
-    On a mesh each device has its heads and its part of the MLP, and XLA adds up what `out` and `down` return: the rows
+    On a mesh each device has its heads and its part of the MLP, and XLA sums the results of `out` and `down`. The rows
     of `qkv` and `gate_up` are those of the first device, then those of the second, and so on.
     """
 
@@ -36,7 +36,7 @@ class Layer(nn.Module):
         heads, kv_heads, self.head_dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         self.devices = 1 if mesh is None else mesh.shape()["model"]
         self.eps = config.rms_norm_eps
-        # Queries, keys and values in one product, which nothing takes apart; the gate and its factor in another.
+        # Queries, keys and values are one matrix product, which is never split; the gate and its factor are another.
         self.qkv = _weight(dtype, (heads + 2 * kv_heads) * self.head_dim, hidden)
         self.out = _weight(dtype, hidden, heads * self.head_dim)
         self.gate_up = _weight(dtype, 2 * inner, hidden)
@@ -71,19 +71,19 @@ class Layer(nn.Module):
         return self.rotary_and_cache(positions, qkv, cos_sin, kv_cache, slots, scales)
 
     def attend(self, query: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
-        """Attention of a step's tokens, [tokens, heads * head_dim], to a cache that holds their keys and values."""
+        """Attention of a step's tokens, [tokens, heads * head_dim], to a cache that contains their keys and values."""
         return self.attention(query, None, None, kv_cache, metadata).view(len(query), -1)
 
     def finish(
         self, attention: torch.Tensor, residual: torch.Tensor, norm: torch.Tensor, qkv: torch.Tensor | None
     ) -> torch.Tensor:
-        """What is left of the layer, the norm behind it, and queries, keys and values of the next layer.
+        """The rest of the layer, the norm after it, and the next layer's queries, keys and values.
 
         Args:
-            attention: what `attend` returns.
+            attention: the result of `attend`.
             residual: [tokens, hidden], the residual stream; updated in place.
             norm: [hidden], the weight of the next layer's first norm, or of the last one.
-            qkv: the next layer's; None: behind the last one, where the norm is returned.
+            qkv: the next layer's weight; None after the last layer: returns the norm.
         """
         tokens = attention.shape[0]
         x = ops.fused_add_rms_norm(linear(attention, self.out), residual, self.mlp_norm, self.eps)
@@ -154,7 +154,7 @@ class Llama(nn.Module):
         kv_caches: list[torch.Tensor],
         metadata: AttentionMetadata,
     ) -> torch.Tensor:
-        """The last hidden states, normalised: what `logits` takes.
+        """The last hidden states, normalised: the argument of `logits`.
 
         Args:
             tokens: [tokens], int32, the new tokens of all sequences one after the other.
@@ -202,7 +202,7 @@ def _weight(dtype: torch.dtype, *shape: int) -> nn.Parameter:
 def cos_sin_table(config: LlamaConfig) -> torch.Tensor:
     """[max_position_embeddings, head_dim], float32: the cosines of all pairs, then the sines; formed in float64.
 
-    Source: Su et al., "RoFormer", 2021, arXiv:2104.09864; "llama3" stretches it as the Llama 3.1 models do:
+    Source: Su et al., "RoFormer", 2021, arXiv:2104.09864; "llama3" scales it as the Llama 3.1 models do:
     "The Llama 3 Herd of Models", 2024, arXiv:2407.21783.
     """
     frequencies = config.rope_theta ** -(torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim)
@@ -222,7 +222,7 @@ def _stretch(
     high_freq_factor: float,
     original_max_position_embeddings: int,
 ) -> torch.Tensor:
-    """Slow rotations slower by `factor`, fast ones as they are, those between mixed."""
+    """Divides slow frequencies by `factor`, keeps fast ones, and interpolates between the two."""
     turns = original_max_position_embeddings * frequencies / (2 * math.pi)
     kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0, 1)
     return frequencies * (kept + (1 - kept) / factor)

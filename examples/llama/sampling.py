@@ -8,17 +8,17 @@ import torch
 
 from pyxla import Check
 
-# What a draw looks at: sorting a whole vocabulary for every row would cost more than the model's last product.
+# Tokens considered by a draw: sorting the vocabulary for every row would take longer than the last matrix product.
 MAX_TOP_K = 64
 
 
 class Draws(NamedTuple):
-    """Per row of a step: how its token is drawn. All of it is data.
+    """How the token of each row of a step is drawn. All fields are data.
 
     Attributes:
         temperature: [rows], float32; 0: the likeliest token.
         top_k: [rows], int32; the draw is among this many tokens.
-        top_p: [rows], float32; and among the first whose probabilities reach this sum.
+        top_p: [rows], float32; and among the first tokens whose probabilities reach this sum.
         uniform: [rows], float32 in [0, 1); the random number.
     """
 
@@ -34,7 +34,7 @@ def draw(logits: torch.Tensor, greedy: torch.Tensor, draws: Draws) -> torch.Tens
     Args:
         logits: [rows, vocabulary].
         greedy: [rows], int32; the likeliest token of each row.
-        draws: how.
+        draws: how to draw.
 
     Returns:
         [rows], int32.
@@ -47,17 +47,17 @@ def draw(logits: torch.Tensor, greedy: torch.Tensor, draws: Draws) -> torch.Tens
     kept = probabilities.masked_fill(before >= draws.top_p[:, None], 0.0)
     sums = kept.cumsum(dim=-1)
     rank = (sums <= draws.uniform[:, None] * sums[:, -1:]).sum(dim=-1)
-    # Rounding may bring the number past the last sum, behind which nothing was kept.
+    # Rounding may move the number past the last sum, after which no token was kept.
     rank = torch.minimum(rank, (kept > 0).sum(dim=-1) - 1)
     drawn = ids.gather(1, rank[:, None])[:, 0].to(torch.int32)
     return torch.where(draws.temperature > 0, drawn, greedy)
 
 
 def check_sampling(temperature: float, top_k: int, top_p: float) -> None:
-    """Raises for what `draw` does not take.
+    """Raises for values that `draw` does not accept.
 
     Args:
-        temperature: 0, or what the logits are divided by.
+        temperature: 0, or the divisor of the logits.
         top_k: at most MAX_TOP_K.
         top_p: in (0, 1].
 

@@ -15,14 +15,14 @@ check = Check("llama")
 
 @dataclass(eq=False)
 class Request:
-    """A prompt and how to go on from it.
+    """A prompt and how to continue it.
 
     Attributes:
         prompt: its tokens, at least one.
         max_tokens: how many to generate.
         temperature, top_k, top_p: as sampling.Draws; temperature 0 is greedy.
-        seed: of the random numbers: the same seed, the same numbers, whatever else is in the batch.
-        stop: tokens that end the text; the one that came is its last.
+        seed: of the random numbers, which do not depend on the rest of the batch.
+        stop: tokens that end the text; such a token is its last.
         output: the tokens generated so far.
         is_done: whether no more will come.
     """
@@ -40,14 +40,14 @@ class Request:
 
 @dataclass(eq=False)
 class Running:
-    """A request that holds blocks.
+    """A request that has blocks.
 
     Attributes:
-        request: it.
-        sequence: its blocks; `sequence.length` tokens were handed to the device.
-        generated: tokens that were asked of the device; the last may not be read yet.
-        unread: row of the last step that generates its next token; None: its prompt is not through yet. From then on
-            every step has a row of it, so the token that it continues is always that of the step before.
+        request: the request.
+        sequence: its blocks; `sequence.length` tokens were submitted to the device.
+        generated: number of tokens requested from the device; the last may not be read yet.
+        unread: row of the last step that generates its next token; None: its prompt is not complete yet. After that
+            every step has a row of it, so the token that it continues is always the previous step's.
         numbers: its random numbers.
     """
 
@@ -63,9 +63,9 @@ class Chunk:
     """One request's part of a step.
 
     Attributes:
-        running: whose.
-        position: of its first token.
-        tokens: what to compute; -1 - row stands for the token that this row of the step before generates.
+        running: its request.
+        position: the position of its first token.
+        tokens: the tokens to compute; -1 - row means the token that this row of the previous step generates.
         samples: whether the chunk's last row generates a token.
     """
 
@@ -76,20 +76,20 @@ class Chunk:
 
 
 class Scheduler:
-    """A queue of requests, and those that run.
+    """A queue of requests, and the running ones.
 
-    A request starts when the cache has room for all that it may grow to, so nothing that runs is ever put back; until
-    then it waits, and those behind it too.
+    A request starts when the cache has room for everything that it may grow to, so no running request is ever evicted.
+    Until then it waits, and so do those after it.
 
     Args:
         tables: the cache's blocks.
         max_seqs: requests that run at the same time.
         max_step_tokens: tokens of a step; at least max_seqs, so that every request advances in each step.
         max_length: tokens of a request, prompt and output.
-        vocab_size: tokens are below it.
+        vocab_size: all tokens are below it.
 
     Attributes:
-        waiting, running: the two, in order.
+        waiting, running: the requests, in order.
         shared_tokens: prompt tokens that were in the cache already when their request started.
 
     Raises:
@@ -126,7 +126,7 @@ class Scheduler:
 
         Raises:
             ArgumentError: it was served before, is longer than the limit or than the whole cache, its prompt is empty
-                or holds a token that the model does not know, or its sampling is out of range.
+                or contains a token that the model does not know, or its sampling is out of range.
         """
         check.that(not request.output, "request", "a new one", f"one with {len(request.output)} tokens of output")
         tokens, limit = len(request.prompt), self.max_length
@@ -147,14 +147,14 @@ class Scheduler:
     def plan(self) -> list[Chunk]:
         """The next step: a token of each request that generates, then as much of the prompts as fits.
 
-        The chunks must be handed to the cache (`PagedKVCache.extend`) and the device before the next call.
+        Pass the chunks to the cache (`PagedKVCache.extend`) and submit them to the device before the next call.
 
         Returns:
-            The chunks, one per request; none: there is nothing to do.
+            The chunks, one per request; empty if there is nothing to do.
         """
         self._admit()
         ready = [running for running in self.running if running.generated < running.request.max_tokens]
-        # Those with one token left first: they generate, or are about to.
+        # Requests with one token left come first: they generate, or are about to.
         ready.sort(key=lambda running: self._left(running) > 1)
         chunks, room = [], self.max_step_tokens
         for running in ready:
@@ -172,11 +172,11 @@ class Scheduler:
         """Takes the token that a chunk's last row generated, and ends the request if it was its last one.
 
         Args:
-            chunk: of the step that was read; one that samples.
-            token: what came.
+            chunk: a chunk that samples, of the step that was read.
+            token: its token.
 
         Returns:
-            Whether the token belongs to the text: a step that was in flight when the text ended makes one too many.
+            Whether the token belongs to the text: a step in flight when the text ends generates one token too many.
         """
         running, request = chunk.running, chunk.running.request
         if request.is_done:
@@ -200,11 +200,11 @@ class Scheduler:
             self.running.append(Running(self.waiting.popleft(), sequence, random.Random(request.seed)))
 
     def _blocks(self, request: Request) -> int:
-        """The most that a request may hold; its last token is never written."""
+        """The most blocks that a request may need; its last token is never written."""
         return -(-(len(request.prompt) + request.max_tokens - 1) // self.tables.block_size)
 
     def _left(self, running: Running) -> int:
-        """Tokens that the device has not got yet, the unread one included."""
+        """Tokens that were not submitted to the device yet, including the unread one."""
         request = running.request
         return len(request.prompt) + len(request.output) + (running.unread is not None) - running.sequence.length
 

@@ -1,4 +1,4 @@
-"""What the command does: a model, its requests, and what there is to say about the run."""
+"""The command: makes a model, serves its requests, and reports on the run."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from pyxla.inspection.profile import DeviceTimes, profiling
 from pyxla.nn import attention_mode
 from pyxla.testing import compilations
 
-# Tokens per request of the run that is profiled: a record of all of a long run would not fit the profiler.
+# Tokens per request of the profiled run: the record of a whole long run would not fit into the profiler.
 PROFILED_TOKENS = 32
 
 
 @dataclass(frozen=True)
 class Options:
-    """The command's options, under their names."""
+    """The command's options, by name."""
 
     config: str
     weights: str | None
@@ -64,8 +64,8 @@ def serve(options: Options) -> bool:
         options: of the command.
 
     Raises:
-        ArgumentError: an option, or a prompt that does not fit.
-        PyxlaError: a weights folder that is not whole; no such device.
+        ArgumentError: a wrong option, or a prompt that does not fit.
+        PyxlaError: an incomplete weights folder; no such device.
     """
     console = Console(stderr=True, highlight=False)
     attention_mode(options.mode)
@@ -137,7 +137,7 @@ def _engine(options: Options, config: LlamaConfig) -> Engine:
     on_cuda = os.environ["PJRT_DEVICE"] == "CUDA"
     dtype = parse_dtype(options.dtype or ("bfloat16" if on_cuda else "float32"))
     if dtype == torch.float32 and on_cuda:
-        # Else XLA rounds to TF32.
+        # Otherwise XLA rounds to TF32.
         set_mat_mul_precision("highest")
     if options.weights is None:
         read = random_weights(config, options.seed, dtype)
@@ -157,7 +157,7 @@ def _engine(options: Options, config: LlamaConfig) -> Engine:
 
 
 def _mesh(devices: int) -> Mesh | None:
-    """All devices of the process, those that share the model side by side."""
+    """All devices of the process; those that share a model are adjacent."""
     if devices == 1:
         return None
     torch_xla.runtime.use_spmd()
@@ -172,7 +172,7 @@ def _again(request: Request, **changes) -> Request:
 
 
 def _same_alone(console: Console, engine: Engine, requests: list[Request]) -> bool:
-    """Serves the requests one at a time and compares; all blocks must be free afterwards, and nothing compiled."""
+    """Serves the requests one at a time and compares; afterwards all blocks must be free and nothing compiled."""
     before = compilations()
     different = [r for r in requests if engine.generate([_again(r)]) != [r.output]]
     compiled = compilations() - before

@@ -10,7 +10,7 @@ from pyxla.errors import mismatch
 
 
 class Tokenizer(Protocol):
-    """What the command needs of one."""
+    """The part of a tokenizer that the command needs."""
 
     def encode(self, text: str) -> list[int]:
         """Tokens of a text."""
@@ -20,14 +20,14 @@ class Tokenizer(Protocol):
 
 
 class Bytes:
-    """A token is a byte of UTF-8; tokens above 255, which random weights generate too, are shown as `<300>`."""
+    """A token is a byte of UTF-8; tokens above 255, which random weights also generate, are shown as `<300>`."""
 
     def encode(self, text: str) -> list[int]:
         """The text's bytes."""
         return list(text.encode())
 
     def decode(self, tokens: list[int]) -> str:
-        """Printable ASCII as it is, all else as `<number>`."""
+        """Printable ASCII unchanged, every other token as `<number>`."""
         return "".join(chr(token) if 32 <= token < 127 else f"<{token}>" for token in tokens)
 
 
@@ -35,7 +35,7 @@ class FromFolder:
     """A folder's tokenizer.json.
 
     Args:
-        folder: of weights.
+        folder: a weights folder.
 
     Raises:
         PyxlaError: there is no tokenizer.json, or it cannot be read.
@@ -47,7 +47,7 @@ class FromFolder:
         path = folder / "tokenizer.json"
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # tokenizers raises nothing more special
+        except Exception as error:  # tokenizers raises nothing more specific
             raise PyxlaError(
                 mismatch("llama", "tokenizer", f"a readable {path}", error), "download the whole folder"
             ) from error

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch_xla.distributed.spmd import Mesh
 
 Read = Callable[[str], torch.Tensor]
-# The dimension that the devices of a mesh divide; the other weights are whole on each.
+# The dimension that is split over the devices of a mesh; the other weights are whole on each.
 SPLIT = {"qkv": 0, "out": 1, "gate_up": 0, "down": 1, "head": 0}
 INDEX = "model.safetensors.index.json"
 
@@ -41,10 +41,10 @@ def load(
 
     Args:
         config: its shape.
-        read: from a name of Hugging Face's to the tensor, of any floating dtype, on the CPU.
+        read: returns the tensor with a Hugging Face name, of any floating dtype, on the CPU.
         dtype: of weights and activations.
-        device: where to.
-        mesh, fused, fused_rotary: as Llama takes them.
+        device: the model's device.
+        mesh, fused, fused_rotary: arguments of Llama.
 
     Returns:
         Llama.
@@ -75,7 +75,7 @@ def load(
 
 
 def parts_of(config: LlamaConfig) -> dict[str, list[str]]:
-    """Our weights -> the tensors of Hugging Face's that stand one below the other in them, for each device its part."""
+    """Weight of the model -> the Hugging Face tensors that are concatenated in it, for each device its part."""
     parts = {"embedding": ["model.embed_tokens.weight"], "norm": ["model.norm.weight"]}
     if not config.tie_word_embeddings:
         parts["head"] = ["lm_head.weight"]
@@ -94,7 +94,7 @@ def parts_of(config: LlamaConfig) -> dict[str, list[str]]:
 
 
 def hf_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
-    """The name and shape of every tensor that the model takes."""
+    """The name and shape of every tensor that the model needs."""
     hidden, inner = config.hidden_size, config.intermediate_size
     queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
     ends = {
@@ -113,12 +113,12 @@ def hf_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
 
 
 def random_weights(config: LlamaConfig, seed: int, dtype: torch.dtype) -> Read:
-    """Norms of ones; all else normal with deviation `initializer_range`, the same on every machine for one seed.
+    """Norms are ones; other weights are normal with deviation `initializer_range`, equal on every machine for a seed.
 
     Args:
         config: shape and deviation.
-        seed: another one, other weights.
-        dtype: in which they are drawn.
+        seed: determines the weights.
+        dtype: the dtype in which they are drawn.
     """
     shapes = hf_shapes(config)
     names = list(shapes)
@@ -126,7 +126,7 @@ def random_weights(config: LlamaConfig, seed: int, dtype: torch.dtype) -> Read:
     def draw(name: str) -> torch.Tensor:
         if len(shapes[name]) == 1:
             return torch.ones(shapes[name], dtype=dtype)
-        # Each tensor has a generator of its own, so that they can be drawn side by side.
+        # Each tensor has a generator of its own, so that they can be drawn in parallel.
         generator = torch.Generator().manual_seed(seed * len(names) + names.index(name))
         return torch.empty(shapes[name], dtype=dtype).normal_(0, config.initializer_range, generator=generator)
 
@@ -136,11 +136,11 @@ def random_weights(config: LlamaConfig, seed: int, dtype: torch.dtype) -> Read:
 
 
 def folder_weights(folder: Path, config: LlamaConfig) -> Read:
-    """The tensors of a folder, one file or several with an index. All are looked for, none is read yet.
+    """The tensors of a folder, in one file or several with an index. Checks that all exist; reads none yet.
 
     Args:
-        folder: holds *.safetensors.
-        config: says which tensors, and their shapes.
+        folder: contains *.safetensors.
+        config: determines the tensors and their shapes.
 
     Raises:
         PyxlaError: a file or tensor is missing or cannot be read, or has another shape; the message names it.
@@ -168,7 +168,7 @@ def folder_weights(folder: Path, config: LlamaConfig) -> Read:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files of the index, or all there are."""
+    """The files in the index, or all files."""
     index = folder / INDEX
     if index.is_file():
         try:

@@ -1,1 +1,1 @@
-"""pyxla.artifact: graphs that are saved and loaded elsewhere."""
+"""pyxla.artifact: saving graphs and loading them elsewhere."""

@@ -1,4 +1,4 @@
-"""The file of an exported function, without XLA: whatever is wrong with it has one clear error."""
+"""The file of an exported function, without XLA: each defect gives one clear error."""
 
 import dataclasses
 import hashlib
@@ -46,7 +46,7 @@ def place(tmp_path_factory):
 
 
 def marked(content):
-    """A right mark in place of the one at the end."""
+    """Replaces the mark at the end by a correct one."""
     body = content[: -len("pyxla-artifact 1 sha256 ") - 64]
     return body + f"pyxla-artifact 1 sha256 {hashlib.sha256(body).hexdigest()}".encode()
 
@@ -88,7 +88,7 @@ def test_a_truncated_file(content, place, data):
 
 @given(data=st.data())
 def test_an_altered_byte(content, place, data):
-    """Anywhere: also where a zip reader does not look, such as a date."""
+    """A changed byte anywhere, also where a zip reader does not look, such as a date."""
     altered = bytearray(content)
     altered[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
     place.write_bytes(altered)
@@ -98,7 +98,7 @@ def test_an_altered_byte(content, place, data):
 
 @given(data=st.data())
 def test_altered_bytes_with_a_right_mark(content, place, data):
-    """Someone who writes the digest anew: an error in the one form, or the same members."""
+    """With a recomputed digest: an error in the usual form, or the same members."""
     altered = bytearray(content)
     for position in data.draw(st.lists(st.integers(0, len(content) - 89), min_size=1, max_size=3)):
         altered[position] = data.draw(st.integers(0, 255))
@@ -140,7 +140,7 @@ def test_a_repacked_archive(content, place, tmp_path):
 
 
 def test_a_member_of_another_artifact(content, place, tmp_path):
-    """A right archive with a right mark, put together from two."""
+    """A correct archive with a correct mark, assembled from two."""
     place.write_bytes(content)
     with zipfile.ZipFile(place) as old, zipfile.ZipFile(tmp_path / "new", "w") as new:
         for name in old.namelist():
@@ -247,7 +247,7 @@ def places_in(value, path=()):
 
 @given(place=st.sampled_from(places_in(values())), other=ANY_JSON)
 def test_any_json_in_any_place(place, other):
-    """An error, or a manifest whose fields have their types."""
+    """Gives an error, or a manifest whose fields have the right types."""
     changed = values()
     if place:
         target = changed

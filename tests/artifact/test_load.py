@@ -1,4 +1,4 @@
-"""Loading and calling an exported function: what does not fit is refused, with what and why."""
+"""Loading and calling an exported function: a mismatch is rejected, with the reason."""
 
 import dataclasses
 
@@ -44,7 +44,7 @@ def test_wrong_inputs(tmp_path):
 
 
 def rewritten(path, change=lambda call: {}, **changes):
-    """The artifact with other values in its manifest, and right digests."""
+    """The artifact with other values in its manifest, and correct digests."""
     file = ArtifactFile.open(path)
     members = {name: file.member(name) for name in file.manifest.members}
     calls = tuple(dataclasses.replace(call, **change(call)) for call in file.manifest.custom_calls)

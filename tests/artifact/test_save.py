@@ -1,4 +1,4 @@
-"""pyxla.export and pyxla.load_artifact: what is saved is what the function computes, and nothing else is loaded."""
+"""pyxla.export and pyxla.load_artifact: the file contains what the function computes, and nothing else is loaded."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ add = torch.ops.xla_gpu.simple_add
 norm = torch.ops.xla_gpu.rms_norm
 
 PAGED = ["ragged-bf16", "window-7", "all-options", "f8-bf16", "lse-f32"]
-# op -> cases, one for each way in which a call can be written: attributes of each kind, operands that are
+# op -> cases, one for each form of call: attributes of each kind, operands that are
 # absent, several results, float8, updates in place with and without a result, no elements.
 ROUND_TRIPS = {
     "simple_add": ["f32-3x5", "bf16-3x5", "f32-scalar", "f32-empty"],
@@ -69,7 +69,7 @@ def same_bits(got, want):
 
 @pytest.mark.parametrize(("name", "case"), list(round_trips()))
 def test_round_trip(name, case, tmp_path):
-    """For other values than it was exported with: the bits of the op itself, and right against float64."""
+    """For values other than the exported ones: the bits of the op itself, and correct against float64."""
     op, path = find_op(name), tmp_path / "f.pyxla"
     pyxla.export(lambda **arguments: op(**arguments), (), path, kwargs=case.arguments(0))
     artifact = pyxla.load_artifact(path)
@@ -125,7 +125,7 @@ def test_weights_of_a_module(tmp_path):
 
 
 def test_equal_scalars_stay_two_inputs(tmp_path):
-    """torch_xla keeps one buffer for equal scalars, and takes two inputs that have one value for one."""
+    """torch_xla keeps one buffer for equal scalars, and merges two inputs of the same value."""
     artifact = saved(tmp_path, lambda x, y: x - y, torch.tensor(2.0), torch.tensor(2.0))
     assert artifact(torch.tensor(5.0).to(DEVICE), torch.tensor(1.0).to(DEVICE)).item() == 4.0
 
@@ -167,7 +167,7 @@ def swapped(x, y):
 @pytest.mark.parametrize("fn", [copied, swapped])
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_update_by_another_argument_as_it_is(tmp_path, fn, mode):
-    """torch_xla computes nothing for `x.copy_(y)`, x then has y's data: such updates were left out."""
+    """torch_xla computes nothing for `x.copy_(y)`: x then has y's data. Such updates were left out."""
     with mode():
         artifact = saved(tmp_path, fn, torch.zeros(3), torch.ones(3))
     of_fn = torch.arange(3.0), torch.arange(3.0) * 5
@@ -204,7 +204,7 @@ def test_an_update_in_place_copies_nothing(tmp_path):
     x, residual = x.to(DEVICE), residual.to(DEVICE)
     torch_xla.sync(wait=True)
     result = artifact(x, residual)
-    marker = torch.zeros(1009, device=DEVICE)  # a graph of its own: XLA writes no module for one that its cache holds
+    marker = torch.zeros(1009, device=DEVICE)  # a graph of its own: XLA writes no module for a cached one
     with hlo.optimized_modules() as modules:
         torch_xla.sync(wait=True)
     assert marker.shape == (1009,) and result.shape == (5, 72)

@@ -1,4 +1,4 @@
-"""What pyxla.export cannot save: an error that says why, and no file."""
+"""Functions that pyxla.export cannot save: an error that says why, and no file."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""pyxla.benchmark: what a bench demands, what its layers are, and that a wrong kernel is not timed."""
+"""pyxla.benchmark: the rules of a bench, its layers, and that a wrong kernel is not timed."""
 
 import gc
 import importlib
@@ -36,7 +36,7 @@ needs_gpu = pytest.mark.skipif(os.environ.get("PJRT_DEVICE") != "CUDA", reason="
 
 @pytest.fixture(scope="module")
 def device():
-    """The CPU, with caches so small that no test has to fill the real ones."""
+    """The CPU, with caches so small that no test must fill the real ones."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(host, "_last_level_cache", lambda: 1 << 20)
         yield host.HostDevice()
@@ -44,7 +44,7 @@ def device():
 
 @pytest.fixture(autouse=True)
 def forget_compiled_graphs():
-    """Else one function's graphs count against the next test's limit."""
+    """Otherwise one function's graphs count against the next test's limit."""
     torch._dynamo.reset()
 
 
@@ -76,7 +76,7 @@ def test_names_of_benches_are_unique_and_say_why(op):
 
 @pytest.mark.parametrize(("op", "bench"), ON_THE_CPU, ids=lambda value: str(value))
 def test_bytes_of_a_bench_are_no_more_than_there_are(op, bench):
-    """Each operand read once and each result written once is the most that "at least" can mean."""
+    """A lower bound of bytes counts each operand and each result at most once."""
     importlib.import_module(f"pyxla_kernels.{op}.{op}")
     schema, arguments = find_op(op).schema, bench.arguments()
     metas = [v.to("meta") if torch.is_tensor(v) else v for v in schema.bind((), arguments)]
@@ -89,7 +89,7 @@ def test_bytes_of_a_bench_are_no_more_than_there_are(op, bench):
 
 
 def test_work_of_attention():
-    """By hand: a decode that sees 20 keys; a prefill of 3 whose tokens see 4, 5 and 6."""
+    """Computed by hand: a decode over 20 keys; a prefill of 3 tokens over 4, 5 and 6."""
     arguments = batch(torch.Generator(), [(1, 20), (3, 6)], torch.float32, heads=(4, 2), d=8)
     assert operations(arguments) == 4 * 4 * 8 * (20 + 4 + 5 + 6)
     assert moved_bytes(arguments) == 4 * (2 * 26 * 2 * 8 + 2 * 4 * 4 * 8)
@@ -112,7 +112,7 @@ def test_ragged_contexts():
     assert statistics.median(contexts) < 256
 
 
-# What is right, and what is refused.
+# Right benches, and rejected ones.
 
 
 def test_wrong_numbers_are_refused():
@@ -160,7 +160,7 @@ def test_compiled_step_that_is_wrong_is_no_layer():
 
 
 def test_record_of_a_bench(device, monkeypatch):
-    monkeypatch.setattr("pyxla.benchmark.peers.torch.compile", lambda peer, dynamic: peer)  # inductor takes its time
+    monkeypatch.setattr("pyxla.benchmark.peers.torch.compile", lambda peer, dynamic: peer)  # inductor is slow
     bench, told = small(others={"another": lambda **_: None}), []
     record = measure(simple_add, bench, device, layers=("raw", "peers"), rounds=4, tell=told.append)
     assert len(told) == steps_of(bench, ("raw", "peers"), 4)
@@ -175,7 +175,7 @@ def test_record_of_a_bench(device, monkeypatch):
 
 @pytest.mark.parametrize("op", OPS)
 def test_both_steps_of_every_op_are_right(device, op):
-    """The smallest bench of each op: chained or in place, its step holds as many custom calls as it says."""
+    """The smallest bench of each op: chained or in place, its step has as many custom calls as it says."""
     importlib.import_module(f"pyxla_kernels.{op}.{op}")
     op = find_op(op)
     bench = min((b for b in benches(op.name) if "cpu" in b.devices), key=lambda b: b.bytes(b.arguments()))
@@ -196,7 +196,7 @@ def test_a_step_hands_on_results(device):
     raw = Raw(simple_add, arguments, device, Expected(simple_add, bench, arguments))
     assert raw.chained == ("a", 0)
     step = raw.step(5)
-    for _ in range(2):  # every step begins from the bench's own a
+    for _ in range(2):  # every step starts from the bench's own a
         step.many()
         torch.testing.assert_close(raw._outputs[0], arguments["a"] + 5 * 0.5 * arguments["b"])
 
@@ -223,7 +223,7 @@ def test_calls_of_a_step_fit_in_time_and_memory(seconds, rows):
 
 def test_what_a_step_costs_by_itself_is_taken_off():
     step = Step("raw step", "", lambda call: 0.0, None, None, calls=10)
-    step._one, step._many = [3.0] * 3, [21.0, 21.0, 31.0]  # one unit to start, two for each call
+    step._one, step._many = [3.0] * 3, [21.0, 21.0, 31.0]  # one unit for the start, two for each call
     assert step.samples() == [2.0, 2.0, 3.0]
     step._one, step._many = [5.0], [2.0]  # noise: a single call took longer than ten
     assert step.samples()[0] > 0
@@ -288,7 +288,7 @@ def test_layers_on_a_gpu(kind):
 
 
 def test_time_that_a_call_takes_the_host_does_not_count():
-    # A thread does what it is given in order, as a GPU does; a write takes it 10 ms, and the call takes the host 60.
+    # A thread works in order, as a GPU does; a write takes it 10 ms, and a call takes the host 60.
     written = []
     with ThreadPoolExecutor(max_workers=1) as stream:
 
@@ -314,9 +314,9 @@ def test_time_that_a_call_takes_the_host_does_not_count():
     assert list(lead._writes) == [call]
     call = sample = None
     gc.collect()
-    assert not lead._writes  # no call's operands are kept
+    assert not lead._writes  # the operands of no call are kept
 
-    # A call that waits for what it has asked for is never ahead.
+    # A call that waits for its own result is never ahead.
     tries = []
     lead.seconds(print, lambda writes: (tries.append(writes), False))
     assert tries == [1, 2, 4, 8, 16]

@@ -1,4 +1,4 @@
-"""The command line as a whole: help, errors, exit codes, and how little its short commands import."""
+"""The command line as a whole: help, errors, exit codes, and the few imports of its short commands."""
 
 import os
 import subprocess
@@ -72,7 +72,7 @@ OPS = "expected a folder of kernels/ (simple_add, tiny), got"
         ("biuld", f"devtool: {GENERAL} No such command 'biuld'", "devtool --help"),
         ("build --cuda maybe", f"devtool build: {GENERAL} Invalid value for '--cuda'", "devtool build --help"),
         ("new-op", f"devtool new-op: {GENERAL} Missing argument 'NAME'", "devtool new-op --help"),
-        *(  # what chooses among benches was taken, and did nothing
+        *(  # options that select benches were accepted and did nothing
             (f"bench --load x {more}", f"devtool bench: {GENERAL} --load shows a whole run", "devtool bench --help")
             for more in ("simple_add", "--case small", "--layer raw", "--list")
         ),
@@ -98,7 +98,7 @@ def test_version(tree):
 
 
 def test_outside_a_checkout(tmp_path):
-    """An installed devtool finds the checkout around the working directory, or says that there is none."""
+    """An installed devtool finds the checkout that contains the working directory, or says that there is none."""
     (tmp_path / "site").mkdir()
     subprocess.run(["cp", "-r", ROOT / "devtool", tmp_path / "site"], check=True)
     (tmp_path / "away").mkdir()
@@ -131,9 +131,9 @@ def test_reader_that_stops_early(tree):
     ids=["help", "new-op", "build-nothing-to-do"],
 )
 def test_short_commands_import_little(tree, arguments, packages):
-    """What makes them quick; how quick, benchmarks/bench_devtool.py measures.
+    """The cause of their speed; benchmarks/bench_devtool.py measures the speed itself.
 
-    A limit of processor time stood here, which a busy machine exceeded.
+    This was a limit of processor time, which a busy machine exceeded.
     """
     result = tree.run(*arguments, PYTHONPROFILEIMPORTTIME="1")
     assert result.returncode == 0, result.stderr

@@ -1,4 +1,4 @@
-"""What devtool starts ends with it: also what a program in between does not tell."""
+"""Processes that devtool starts end with it, also those that a program in between does not signal."""
 
 import sys
 import time
@@ -8,7 +8,7 @@ import pytest
 
 from devtool.processes import run_lines
 
-# As ninja is to a command that started while Ctrl-C came: it waits for one that never heard of it.
+# Like ninja and a command that started during Ctrl-C: it waits for a command that missed the signal.
 WAITS = """import signal, subprocess, sys
 signal.signal(signal.SIGINT, lambda *_: None)
 command = subprocess.Popen([sys.executable, "-c", sys.argv[1]], process_group=0, stdout=subprocess.PIPE, text=True)
@@ -30,7 +30,7 @@ def runs(process: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "seconds"), [(HEARS, (0, 8)), (IS_DEAF, (10, 60))], ids=["told again", "killed"])
 def test_command_that_missed_the_interrupt(command, seconds):
-    """Told again, it ends, and what waits for it; what hears nothing is killed after ten seconds."""
+    """A second signal ends it and what waits for it; a process that ignores signals is killed after ten seconds."""
     started = []
 
     def interrupt(line: str) -> None:

@@ -1,1 +1,1 @@
-"""The documents against the code, and as pages."""
+"""The documents compared with the code, and as pages."""

@@ -1,4 +1,4 @@
-"""The pages of the documentation in a browser: no error, nothing from elsewhere, and readable on a phone."""
+"""The documentation's pages in a browser: no error, nothing loaded from elsewhere, readable on a phone."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ def browser():
     from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
     options = ChromeOptions()
-    # Root, as in CI, has no sandbox to run it in.
+    # As root, as in CI, the browser cannot use its sandbox.
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu"):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
@@ -26,13 +26,13 @@ def browser():
 
 
 def requests_of(browser) -> list[str]:
-    """The addresses that the browser asked for since the last call."""
+    """The addresses that the browser requested since the last call."""
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
 
 
 def pages_to_read(site):
-    """All but the listings of sources, of which one stands for all."""
+    """All pages, with one listing of a source in place of all listings."""
     listings = sorted(site.glob("source/**/*.html"))
     return [page for page in sorted(site.rglob("*.html")) if page not in listings] + listings[:1]
 
@@ -52,7 +52,7 @@ def test_every_page_fits_a_phone_and_asks_nobody(browser, site):
 
 
 def test_what_the_browser_does_wrong_is_seen(browser, tmp_path):
-    """The two tests above and below would pass on a browser that reports nothing."""
+    """Shows that the browser reports errors: otherwise the tests above and below could not fail."""
     page = tmp_path / "page.html"
     page.write_text("<img src='http://127.0.0.1:9/x.png'><div style='width:900px'>x</div><script>nothing()</script>")
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
@@ -84,5 +84,5 @@ def test_pictures_take_the_colour_of_the_page(browser, site, scheme):
 
 
 def brightness(colour: str) -> float:
-    """Of `rgb(1, 2, 3)`, from 0 to 255."""
+    """The brightness of `rgb(1, 2, 3)`, from 0 to 255."""
     return sum(float(part) for part in colour.partition("(")[2].rstrip(")").split(",")[:3]) / 3

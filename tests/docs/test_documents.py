@@ -1,4 +1,4 @@
-"""The docs are true: what they name exists, what they show runs, and docstrings fit their functions."""
+"""The docs are true: names in them exist, examples run, and docstrings fit their functions."""
 
 import ast
 import re
@@ -21,10 +21,10 @@ REQUIRED = [
     *("docs/reference/cli.md", "docs/reference/errors.md", "docs/reference/python.md"),
 ]
 OPS = {path.parent.name for path in ROOT.glob("kernels/*/*_ffi.cc")}
-# Ops that the docs make up: what a reader is told to create.
+# Ops that the docs tell a reader to create.
 EXAMPLES = {name for p in pages() for name in re.findall(r"new-op (?:--\S+ )?(\w+)", p.text)} - OPS | {"script"}
 each_page = pytest.mark.parametrize("document", pages(), ids=str)
-# The diaries of docs/lab tell what was done when: they keep the names of that day.
+# The diaries of docs/lab keep the names of their day.
 CURRENT = [page for page in pages() if not page.path.is_relative_to(ROOT / "docs/lab")]
 each_current_page = pytest.mark.parametrize("document", CURRENT, ids=str)
 
@@ -73,7 +73,7 @@ def test_file_names_exist(document):
 
 
 def shown_commands(document) -> list[tuple[str, bool]]:
-    """(command line of devtool, whether it is whole): from blocks, and from code spans, where it may be a mention."""
+    """(command line of devtool, whether it is whole): from blocks, and from code spans, which may only mention it."""
     lines = [
         line.removeprefix("$ ") for block in document.blocks for line in block.text.replace("\\\n", " ").splitlines()
     ]
@@ -82,7 +82,7 @@ def shown_commands(document) -> list[tuple[str, bool]]:
 
 
 def parse(line: str, *, whole: bool) -> None:
-    """Raises UsageError unless devtool takes the command line."""
+    """Raises UsageError unless devtool accepts the command line."""
     words = [word for word in shlex.split(re.sub(r"<[^<>]*>", "NAME", line), comments=True)[1:] if word != "\\"]
     try:
         context = cli.make_context("devtool", list(words))
@@ -146,7 +146,7 @@ def parameters(node: ast.FunctionDef) -> set[str]:
 
 
 def fields(node: ast.ClassDef) -> set[str]:
-    """Annotated names of a class's body and all that its methods store in self."""
+    """Annotated names of a class's body, and all attributes that its methods set on self."""
     stored = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}
     return stored | {n.target.id for n in node.body if isinstance(n, ast.AnnAssign)}
 
@@ -159,7 +159,7 @@ def is_op(node: ast.FunctionDef) -> bool:
     "path", [*python_files("pyxla"), *python_files("kernels"), *python_files("devtool")], ids=name_of
 )
 def test_docstrings_fit_the_signatures(path):
-    """No docstring names an argument or attribute that is not there; for pyxla and for ops Args is complete."""
+    """No docstring names a missing argument or attribute; for pyxla and for ops, Args is complete."""
     for node in ast.walk(ast.parse(path.read_text())):
         if not isinstance(node, ast.FunctionDef | ast.ClassDef):
             continue
@@ -187,7 +187,7 @@ def test_public_names_have_docstrings(path):
                 assert ast.get_docstring(child), f"{path.name}:{child.lineno} {child.name}"
 
 
-# Where a reader may be sent. Package indexes are not among them: which one is used is the reader's setting.
+# Hosts that the docs may link to. No package index: that is the reader's own setting.
 # www.w3.org is in the name of SVG's namespace.
 HOSTS = {
     "www.apache.org",

@@ -1,4 +1,4 @@
-"""What the docs show runs: commands, scripts and edits, page by page in one copy of the checkout."""
+"""The examples of the docs run: commands, scripts and edits, page by page in one copy of the checkout."""
 
 import json
 import os
@@ -42,9 +42,9 @@ def interpreter(tree):
 
 
 class Interpreter:
-    """Runs scripts each in a process of its own, forked from one that has imported torch_xla: that alone takes seconds.
+    """Runs each script in a process forked from one that has imported torch_xla, because the import takes seconds.
 
-    It is started anew when an op folder came, for `import torch_xla` defines the ops.
+    It is started again after a new op folder, because `import torch_xla` defines the ops.
     """
 
     SERVER = """
@@ -96,7 +96,7 @@ for line in sys.stdin:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [str(p) for p in pages() if any(map(is_run, p.blocks))])
 def test_what_is_shown_runs(name, tree, interpreter):
-    """A page's blocks marked `run`, its files and its diffs, one after the other."""
+    """Runs a page's blocks marked `run`, its files and its diffs, one after the other."""
     blocks = page(name).blocks
     for number, block in enumerate(blocks):
         place = f"{name}:{block.line}"
@@ -125,7 +125,7 @@ def test_scripts_are_run_and_judged(interpreter):
 
 
 def run_command(tree: Tree, command: str) -> str:
-    """What the command prints on a terminal's two streams, in their order."""
+    """The command's stdout and stderr, in order."""
     words = shlex.split(command)
     assert words[0] in ("devtool", "bin/devtool"), command
     done = subprocess.run(
@@ -136,7 +136,7 @@ def run_command(tree: Tree, command: str) -> str:
 
 
 def apply_diff(root: Path, text: str, place: str) -> None:
-    """Replaces, in the file that the first line names, the lines of each hunk; they must stand there once."""
+    """Applies each hunk to the file named in the first line; a hunk's old lines must occur there exactly once."""
     first, *hunks = re.split(r"^@@\n", text, flags=re.MULTILINE)
     path = root / first.removeprefix("--- ").strip()
     content = path.read_text()

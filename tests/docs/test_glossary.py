@@ -10,7 +10,7 @@ TERMS = re.findall(r"^- \*\*(.+?)\*\*: ", GLOSSARY.read_text(), re.MULTILINE)
 
 
 def unused(terms: list[str], texts: list[str]) -> list[str]:
-    """The terms that no text has, in the singular or the plural, on one line or over two."""
+    """The terms that occur in no text, in the singular or the plural, on one line or over two."""
 
     def occurs(term: str) -> bool:
         pattern = r"\s+".join(map(re.escape, term.split()))

@@ -1,4 +1,4 @@
-"""docs/reference against the code: error messages, environment variables, names. test_site.py has the rest."""
+"""docs/reference compared with the code: error messages, environment variables, names. The rest: test_site.py."""
 
 import ast
 import importlib
@@ -35,7 +35,7 @@ def test_environment_variables_of_pyxla_are_documented(path):
         assert f"`{name}`" in documented, f"{path.name} reads {name}"
 
 
-# Messages. `<...>` stands for what varies, in the page as in what is read from the code.
+# Messages. `<...>` marks text that varies, on the page and in the code.
 
 
 def canonical(message: str) -> str:
@@ -43,7 +43,7 @@ def canonical(message: str) -> str:
 
 
 def template(node: ast.expr, local: dict[str, ast.expr]) -> str:
-    """The text of an expression, with `<>` for what is known only when it runs."""
+    """The text of an expression, with `<>` for parts known only at run time."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
@@ -60,7 +60,7 @@ def template(node: ast.expr, local: dict[str, ast.expr]) -> str:
 
 
 def raised_messages(path: Path) -> dict[str, int]:
-    """Message -> line, for every error and warning that a file makes."""
+    """Message -> line, for every error and warning of a file."""
     found = {}
     functions = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.FunctionDef)]
     for function in functions:
@@ -77,7 +77,7 @@ def raised_messages(path: Path) -> dict[str, int]:
     return found
 
 
-# A message that the caller makes: Check.that takes it apart, sync hands on the handler's.
+# Messages made by the caller: Check.that splits it, sync passes on the handler's.
 FROM_OUTSIDE = {"<>: <>: expected <>, got <>", "<>"}
 
 
@@ -104,7 +104,7 @@ def test_errors_are_read_from_the_code():
 
 @cache
 def sources() -> str:
-    """All text in which a message can be made, with broken string literals joined."""
+    """All text that can contain a message, with broken string literals joined."""
     of_code = {".py", ".h", ".cc", ".cu", ".txt", ".cmake", ".nix", ".sh"}
     paths = [p for p in files() if p.suffix in of_code or p == ROOT / "bin/devtool"]
     paths = [p for p in paths if p.parts[len(ROOT.parts)] in ("pyxla", "devtool", "kernels", "bin", "nix")]
@@ -112,7 +112,7 @@ def sources() -> str:
 
 
 def test_every_listed_error_is_in_the_code():
-    """Exactly, for pyxla's; for the others each piece between the parts that vary."""
+    """pyxla's messages exactly; of the others, each piece between the varying parts."""
     of_pyxla = {m for path in python_files("pyxla") for m in raised_messages(path)}
     listed = listed_messages()
     assert len(listed) > 300

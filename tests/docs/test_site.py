@@ -1,4 +1,4 @@
-"""The pages that `devtool docs` makes: whole, and with everything in them that the code offers."""
+"""The pages of `devtool docs`: complete, and with everything that the code offers."""
 
 import html
 import importlib
@@ -19,7 +19,7 @@ from tests.layers.test_imports import CPP, includes, name_of, python_files
 
 
 class Parsed(HTMLParser):
-    """What a page offers and asks for: ids, links, and what the browser would load."""
+    """A page's ids and links, and the files that a browser would load."""
 
     def __init__(self, path: Path):
         super().__init__()
@@ -43,14 +43,14 @@ def parsed(path: Path) -> Parsed:
 
 
 def text_of(path: Path) -> str:
-    """What a reader reads, on one line."""
+    """The visible text, on one line."""
     return plain(
         html.unescape(re.sub(r"<[^>]*>", "", re.sub(r"<(script|style)\b.*?</\1>", "", path.read_text(), flags=re.S)))
     )
 
 
 def plain(text: str) -> str:
-    """Words alone: marks of reStructuredText are not shown, and lines are broken elsewhere."""
+    """Only the words: reStructuredText marks are not shown, and lines break elsewhere."""
     return re.sub(r"[`*\\\s]+", "", text)
 
 
@@ -149,7 +149,7 @@ def test_names_in_a_text_lead_to_their_reference(site):
 
 
 def test_docstrings_are_read_as_they_are_written(site):
-    """Two names on one line are two entries; a dash is no pair of hyphens, and an option's hyphens are no dash."""
+    """Two names on one line are two entries; two hyphens become a dash, except those of an option."""
     text = text_of(site / "reference/python/pyxla.testing.direct_call.html")
     assert text.count("\N{EN DASH}ofthedense,row-majorarraythere.") == 2
     assert "--device" in text_of(site / "reference/cli/bench.html")
@@ -184,7 +184,7 @@ def names_of(header: Path) -> set[str]:
 
 @cache
 def used_names(header: Path) -> set[str]:
-    """The words of the C++ that includes the header and is no such header: of op folders, and of the scaffold."""
+    """The words of the C++ files that include the header: of op folders, and of the scaffold."""
     name = header.relative_to(KERNELS).as_posix()
     users = [path for path in CPP if path not in COMMON and name in includes(path)]
     return set(re.findall(r"\w+", " ".join(path.read_text() for path in users)))

@@ -1,4 +1,4 @@
-"""examples/llama from end to end: tokens and logits are those of transformers, in both modes, whatever the batch."""
+"""examples/llama from end to end: tokens and logits equal those of transformers, in both modes, for any batch."""
 
 import dataclasses
 import math
@@ -23,7 +23,7 @@ from tests.llama_reference import float8_cache, logits, reference, tensors
 
 DEVICE = torch_xla.device()
 if torch_xla.runtime.device_type() == "CUDA":
-    # Else XLA rounds the operands of float32 products to TF32.
+    # Otherwise XLA rounds the operands of float32 products to TF32.
     set_mat_mul_precision("highest")
 TINY = CONFIGS["tiny"]
 MODES = pytest.mark.parametrize("mode", ["direct", "compile"])
@@ -50,7 +50,7 @@ def theirs(weights):
 
 
 def prompts():
-    """Of one token, of a chunk and of several; the last two begin as the longest does, for four blocks and for one."""
+    """Prompts of one token, of one chunk and of several; the last two share four blocks and one with the longest."""
     numbers = random.Random(0)
     made = [[numbers.randrange(256) for _ in range(length)] for length in (5, 70, 1, 33, 120, 17)]
     return [*made, [*made[4][:70], 7], made[4][:17]]
@@ -63,7 +63,7 @@ def engine_of(model, mode, **changes):
 
 @MODES
 def test_greedy_tokens_are_those_of_transformers(mode, model, theirs):
-    """200 tokens one for one: each is the likeliest behind the prompt and those before it, by transformers' logits."""
+    """200 tokens: each is the likeliest after the prompt and the tokens before it, by transformers' logits."""
     engine = engine_of(model, mode)
     outputs = engine.generate([Request(prompt, 200) for prompt in prompts()])
     assert engine.scheduler.shared_tokens >= 48
@@ -71,14 +71,14 @@ def test_greedy_tokens_are_those_of_transformers(mode, model, theirs):
         assert len(output) == 200 and len(set(output)) > 90
         expected = logits(theirs, prompt + output)[len(prompt) - 1 : -1]
         first, second = expected.topk(2).values.unbind(-1)
-        # Both sides round: where the two likeliest were nearer than that, their order would mean nothing.
+        # Both sides round: if the two likeliest were nearer than that, their order would mean nothing.
         assert (first - second).min() > 1e-3
         assert output == expected.argmax(-1).tolist()
     assert engine.cache.free_blocks == engine.cache.num_blocks
 
 
 def test_greedy_tokens_are_those_that_transformers_generates(model, theirs):
-    """The same once more by their own generation, with their own cache."""
+    """The same with transformers' own generation and cache."""
     prompt = prompts()[0]
     expected = theirs.generate(
         torch.tensor([prompt]),
@@ -114,7 +114,7 @@ def our_logits(*arguments):
 
 @pytest.mark.parametrize("deviation", [0.02, 0.25])
 def test_logits_in_bfloat16(deviation):
-    """Against transformers in float64 with the same bfloat16 weights.
+    """Compared with transformers in float64 with the same bfloat16 weights.
 
     With weights as Hugging Face draws them (deviation 0.02) logits reach 0.7, and their mean error is below 1e-3. No
     largest error could be: to round a logit of 0.5 to bfloat16 changes it by up to 2e-3. With weights that make
@@ -173,18 +173,18 @@ def test_logits_with_what_lies_between_attentions_in_one_op(heads, head_dim, opt
 
 
 def test_logits_with_a_float8_cache(weights):
-    """Against transformers in float64, whose own cache is rounded to float8 too."""
+    """Compared with transformers in float64, with a cache also rounded to float8."""
     tokens = [(7 * i) % 256 for i in range(100)]
     exact = reference(TINY, weights, torch.float64)
     got = our_logits(TINY, weights, torch.float32, tokens, torch.float8_e4m3fn)
     want = logits(exact, tokens, float8_cache())
     torch.testing.assert_close(got, want, rtol=0, atol=1e-5 * want.abs().max().item())
-    # What the rounding does to them is far above this tolerance.
+    # The effect of the rounding is far above this tolerance.
     assert (want - logits(exact, tokens)).abs().max() > 1e-2 * want.abs().max()
 
 
 def test_logits_with_stretched_rotations_and_tied_embeddings():
-    """As Llama 3.1 and 3.2 have them; positions beyond the original length."""
+    """Scaled rotations as in Llama 3.1 and 3.2; positions beyond the original length."""
     rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     rope |= {"original_max_position_embeddings": 64}
     config = dataclasses.replace(TINY, rope=rope, tie_word_embeddings=True)
@@ -200,7 +200,7 @@ def test_logits_with_stretched_rotations_and_tied_embeddings():
 @MODES
 @pytest.mark.parametrize("dtype", [None, torch.float8_e4m3fn], ids=str)
 def test_a_step_copies_no_cache(mode, dtype, model):
-    """Neither here nor as XLA:CUDA compiles it, where one call takes what the product for them returns."""
+    """No copy here, and none as XLA:CUDA compiles it, where one call takes the qkv projection's output."""
     engine = engine_of(model, mode, kv_cache_dtype=dtype)
     with pyxla.inspecting() as seen:
         for _ in engine.warm_up(sampling=False):
@@ -215,8 +215,8 @@ def test_a_step_copies_no_cache(mode, dtype, model):
 
 @MODES
 def test_one_op_between_attentions_serves(mode):
-    """Mixed batches with padding, as on a GPU: no copy of a cache or of the residual stream, and each request's tokens
-    alone.
+    """Mixed batches with padding, as on a GPU: no copy of a cache or of the residual stream, and each request has the
+    tokens that it has alone.
     """
     config = dataclasses.replace(TINY, **FUSED_SIZES)
     model = load(config, tensors(config, torch.bfloat16).__getitem__, torch.bfloat16, DEVICE, fused=True)
@@ -228,7 +228,7 @@ def test_one_op_between_attentions_serves(mode):
         for op, calls in ROTARY_CALLS.items():
             pyxla.assert_custom_calls(modules, op, calls * len(engine.buckets))
             pyxla.assert_no_copies(modules, op)
-    # In direct mode torch_xla does not look for what it compiled for an inspection.
+    # In direct mode torch_xla does not find the graphs that it compiled for an inspection.
     list(engine.warm_up(sampling=False))
     with pyxla.assert_no_recompilation():
         together = engine.generate(Request(prompt, 20) for prompt in prompts())
@@ -237,7 +237,7 @@ def test_one_op_between_attentions_serves(mode):
 
 @MODES
 def test_a_step_is_one_graph(mode, model):
-    """Nothing is computed on the way to it, such as a view of an input, and nothing behind it; a draw is one more."""
+    """No graph before it, such as for a view of an input, and none after it; a draw is one more."""
     engine = engine_of(model, mode)
     list(engine.warm_up())
     for temperature, graphs in ((0.0, 1), (0.7, 2)):
@@ -247,7 +247,7 @@ def test_a_step_is_one_graph(mode, model):
 
 
 def random_requests(count, seed):
-    """Greedy ones and drawn ones; some begin alike."""
+    """Greedy and drawn requests; some share a prefix."""
     numbers = random.Random(seed)
     common = [numbers.randrange(256) for _ in range(40)]
     for number in range(count):
@@ -259,7 +259,7 @@ def random_requests(count, seed):
 @pytest.mark.slow
 @MODES
 def test_a_long_run_compiles_nothing_and_gives_the_tokens_of_each_request_alone(mode, model):
-    """A cache too small for all that run at once: requests wait, and blocks are used again and again."""
+    """A cache too small for all requests at once: requests wait, and blocks are reused."""
     engine = engine_of(model, mode, num_blocks=24, max_length=160)
     assert len(list(engine.warm_up())) == len(engine.buckets)
     requests = list(random_requests(240 if mode == "compile" else 60, seed=1))
@@ -319,12 +319,12 @@ def test_max_length(model):
 
 @MODES
 def test_what_decoding_had_to_read(mode, model):
-    """Every weight but the embedding, of which single rows are read, and the keys and values up to the own position."""
+    """Every weight except the embedding, of which single rows are read, and keys and values up to the position."""
     engine = engine_of(model, mode)
     engine.generate([Request([7], 20)])
     weights = sum(math.prod(shape) for name, shape in hf_shapes(TINY).items() if "embed_tokens" not in name)
     per_token = 2 * TINY.num_hidden_layers * TINY.num_key_value_heads * TINY.head_dim
-    # The first of the 20 steps has none before it; the others see 2, 3, ... 20 tokens.
+    # The first of the 20 steps has no earlier token; the others see 2, 3, ... 20 tokens.
     assert engine.counts.decode_steps == 19
     assert engine.counts.decode_bytes == 4 * (19 * weights + per_token * sum(range(2, 21)))
     assert 0 < engine.counts.decode_seconds <= engine.counts.seconds

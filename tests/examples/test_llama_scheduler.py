@@ -19,7 +19,7 @@ SIZE, VOCABULARY = 4, 50
 
 
 class Device:
-    """Computes a token from all tokens in front of it, as they lie in the blocks: a wrong block is another token."""
+    """Computes a token from all earlier tokens as read from the blocks: a wrong block gives another token."""
 
     def __init__(self, tables):
         self.tables, self.slots, self.previous = tables, {}, []
@@ -56,7 +56,7 @@ def scheduler(num_blocks=12, max_seqs=3, max_step_tokens=7, max_length=40):
 
 
 def run(scheduled, requests):
-    """Serves the requests as the engine does: each step is read when the next one was handed over."""
+    """Serves the requests as the engine does: each step is read after the next one was submitted."""
     for request in requests:
         scheduled.submit(request)
     device, flight, steps = Device(scheduled.tables), None, 0
@@ -75,7 +75,7 @@ def run(scheduled, requests):
 
 requests = st.builds(
     Request,
-    # Few tokens, so that prompts begin alike.
+    # Few distinct tokens, so that prompts share prefixes.
     prompt=st.lists(st.integers(0, 1), min_size=1, max_size=20),
     max_tokens=st.integers(1, 12),
     stop=st.sampled_from([frozenset(), frozenset(range(0, VOCABULARY, 5))]),
@@ -108,7 +108,7 @@ def test_generation_goes_on_while_a_long_prompt_is_computed_in_chunks():
 
 
 def test_steps_are_as_few_as_the_room_allows():
-    # 3 requests of 1 + 8 tokens side by side, a step each, and one to read the last.
+    # 3 requests of 1 + 8 tokens in parallel, one step per token, and one to read the last.
     assert run(scheduler(), [Request([i], 8) for i in range(3)]) == 9
 
 
@@ -141,7 +141,7 @@ def test_wrong_sizes(changes, name):
 
 
 def probabilities(logits, temperature, top_k, top_p):
-    """What `draw` draws from, in float64: the first tokens in order of probability that reach top_p."""
+    """The candidates of `draw`, in float64: the most probable tokens that together reach top_p."""
     order = sorted(range(len(logits)), key=lambda i: -logits[i])[:top_k]
     weights = torch.tensor([logits[i] / temperature for i in order], dtype=torch.float64).softmax(0)
     kept = [
@@ -158,7 +158,7 @@ def probabilities(logits, temperature, top_k, top_p):
     ("temperature", "top_k", "top_p"), [(1.0, 64, 1.0), (0.5, 64, 1.0), (1.0, 3, 1.0), (2.0, 64, 0.6), (1.0, 5, 0.3)]
 )
 def test_draws_have_the_probabilities(mode, temperature, top_k, top_p):
-    """Evenly spread numbers in place of random ones: each token comes as often as its probability says, to one."""
+    """Evenly spread numbers in place of random ones: each token's count matches its probability, within one."""
     torch._dynamo.reset()
     device, rows = torch_xla.device(), 4000
     logits = torch.randn(100, generator=torch.Generator().manual_seed(3)) * 2
@@ -180,7 +180,7 @@ def test_draws_have_the_probabilities(mode, temperature, top_k, top_p):
 
 
 def test_draws_at_temperature_0_and_at_the_edges():
-    """A random number just below 1 is 1 in float32, behind the last sum."""
+    """A random number just below 1 is 1 in float32, past the last sum."""
     logits = torch.tensor([[1.0, 3.0, 2.0]] * 4)
     draws = Draws(
         torch.tensor([0.0, 1.0, 1.0, 1.0]),

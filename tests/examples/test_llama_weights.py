@@ -1,4 +1,4 @@
-"""Weights, config and tokenizer of examples/llama from a folder as transformers writes it, whole and broken."""
+"""Weights, config and tokenizer of examples/llama from a folder written by transformers, whole and broken."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ UP = "model.layers.0.mlp.up_proj.weight"
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """What transformers saves of our tiny model: in one file, and in several."""
+    """The tiny model saved by transformers: in one file, and in several."""
     folders = {name: tmp_path_factory.mktemp(name) for name in ("one", "several")}
     model = reference(TINY, tensors(TINY))
     model.save_pretrained(folders["one"])

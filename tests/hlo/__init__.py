@@ -1,1 +1,1 @@
-"""pyxla.hlo: what it reads in the texts of XLA."""
+"""pyxla.hlo: reading XLA's texts."""

@@ -1,4 +1,4 @@
-"""XLA's files of what it compiles: in any process, for a while, and nobody else's settings change."""
+"""XLA's dump of what it compiles: in any process, for a block, without changing the user's settings."""
 
 import os
 import subprocess
@@ -41,7 +41,7 @@ print(dumps(), os.environ.get("XLA_FLAGS") == flags, "XLA_AUTO_SPMD_MESH" in os.
 
 
 def test_process_that_has_set_no_flags(tmp_path):
-    """XLA has read its flags long before; they are switched for the block alone, and no file is left."""
+    """XLA has read its flags long before; they change only for the block, and no file is left."""
     environment = {n: v for n, v in os.environ.items() if n != "XLA_FLAGS"} | {"TMPDIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -51,7 +51,7 @@ def test_process_that_has_set_no_flags(tmp_path):
 
 
 def test_flags_that_name_a_folder_are_left_alone(tmp_path):
-    """Its second process writes modules of the first one's names: these passed for old, and were not seen."""
+    """The second process writes modules with the first one's names: they were taken for old ones and missed."""
     flags = f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
     environment = os.environ | {"XLA_FLAGS": flags, "TMPDIR": str(tmp_path)}
     for _ in range(2):
@@ -62,7 +62,7 @@ def test_flags_that_name_a_folder_are_left_alone(tmp_path):
 
 
 def test_files_beside_a_module_that_are_older_than_it(tmp_path):
-    """XLA has not come to its end with this one: what lies there under its name is another process's."""
+    """XLA has not finished this module: the file with its name is another process's."""
     before, after = (tmp_path / f"module_0000.f.{part}_optimizations.txt" for part in ("before", "after"))
     for path in (before, after):
         path.write_text("HloModule f\n\nENTRY e {\n  ROOT p = f32[2]{0} parameter(0)\n}\n")
@@ -72,7 +72,7 @@ def test_files_beside_a_module_that_are_older_than_it(tmp_path):
 
 
 def test_another_torch_xla_says_so(monkeypatch):
-    """The function that switches XLA is exported by 2.8.1; a later one hides it."""
+    """torch_xla 2.8.1 exports the function that switches XLA's flags; later versions hide it."""
     monkeypatch.setattr(dump, "_PARSE", "no_such_function")
     with pytest.raises(
         pyxla.PyxlaError, match=r"hlo: torch_xla: expected 2\.8\.1, whose XLA can be told to dump at any"
@@ -81,7 +81,7 @@ def test_another_torch_xla_says_so(monkeypatch):
 
 
 def test_option_of_one_compilation_is_the_one_that_xla_reads():
-    """Against jaxlib's own writer of the message: what stands behind the options without overrides."""
+    """Compared with jaxlib's own writer of the message: the bytes after the options without overrides."""
     from jaxlib._jax import CompileOptions
 
     plain, ours = CompileOptions(), CompileOptions()

@@ -1,4 +1,4 @@
-"""The reader of HLO text, on text as XLA prints it and on text that nobody prints."""
+"""The reader of HLO text, on text as XLA prints it and on text that XLA never prints."""
 
 import string
 
@@ -28,7 +28,7 @@ ENTRY %IrToHlo.17 (p0.1: f32[2,8]) -> (f32[2,8]) {
 }
 """
 
-# An in-place call with a second result, after XLA's optimisations: two results, an alias, a copy that should not be.
+# An in-place call with a second result, after XLA's optimisations: two results, an alias, an unwanted copy.
 OPTIMIZED = """\
 HloModule SyncTensorsGraph.9, is_scheduled=true, input_output_alias={ {0}: (1, {}, may-alias), \
 {1}: (0, {}, must-alias) }, entry_computation_layout={(f32[4]{0}, f32[4]{0})->(f32[4]{0}, f32[1]{0})}
@@ -120,7 +120,7 @@ def test_copies():
         "()",
         "(f32[2]{0})",
         "(f32[2,3]{1,0:T(8,128)}, s32[])",
-        # What an asynchronous call returns: its operands, its results, its context.
+        # The result of an asynchronous call: its operands, its results, its context.
         "((f32[4]{0}, pred[0]{0}), (f32[4]{0}, f32[1]{0}), s32[])",
     ],
 )

@@ -1,4 +1,4 @@
-"""compiled_for: modules compiled by XLA:CUDA for a GPU that is not here."""
+"""compiled_for: modules compiled by XLA:CUDA for a GPU that is not present."""
 
 import json
 import os
@@ -29,7 +29,7 @@ DEVICE = torch_xla.device()
 
 def normed(x, weight):
     y = torch.ops.xla_gpu.rms_norm(x, weight, 1e-5)
-    # erf is none of StableHLO's operations.
+    # erf is not an operation of StableHLO.
     return torch.nn.functional.gelu(y @ y.t())
 
 
@@ -45,7 +45,7 @@ def test_compiled_for_each_gpu(seen, gpu):
     assert call.target == "xla_gpu_rms_norm" and call.attributes == {"eps": pytest.approx(1e-5)}
     assert [operand.shape for operand in call.operands] == ["f32[64,256]{1,0}", "f32[256]{0}"]
     assert module.name == seen.modules[0].name and module.captured is None
-    # A product of 64 x 64 is XLA:CUDA's own kernel; on the CPU it is a dot.
+    # A 64 x 64 matrix product is XLA:CUDA's own kernel; on the CPU it is a dot.
     assert "gemm" in module.after and "gemm" not in seen.modules[0].after
     assert module.memory.arguments == seen.modules[0].memory.arguments
 
@@ -81,7 +81,7 @@ def test_module_that_cuda_does_not_compile(seen):
 
 
 def test_plugin_that_takes_no_description(seen, monkeypatch):
-    """An older one, or another vendor's: jaxlib's own error came through."""
+    """An older plugin, or another vendor's: jaxlib's own error was raised."""
     monkeypatch.setattr(ahead_of_time, "_description", lambda gpu: "no description")
     monkeypatch.setattr(ahead_of_time, "_device", ahead_of_time._device.__wrapped__)
     with pytest.raises(PyxlaError, match=r"^compiled_for: plugin: expected one that compiles .*, got FAILED_PREC"):
@@ -116,7 +116,7 @@ def test_modules_of_several_devices(seen):
 
 def test_without_the_plugin(seen, monkeypatch):
     monkeypatch.setenv("PYXLA_PJRT_PLUGIN", "/no/such/plugin.so")
-    # Without their caches, which keep what a process can load once.
+    # Without their caches, which keep objects that a process can load only once.
     for name in ("_plugin", "_device"):
         monkeypatch.setattr(ahead_of_time, name, getattr(ahead_of_time, name).__wrapped__)
     cuda_plugin.find_plugin.cache_clear()

@@ -1,4 +1,4 @@
-"""Every op, compiled by XLA:CUDA for an H200 that is not here: the call is there once, and nothing is copied."""
+"""Every op, compiled by XLA:CUDA for an H200 that is not present: one call, and no copy."""
 
 import importlib
 
@@ -24,7 +24,7 @@ def cases():
     for op in declared:
         seen = set()
         for case in testing.cases_of(op):
-            # XLA:CUDA compiles cases of one form of call alike.
+            # XLA:CUDA compiles cases of the same form of call alike.
             marks = [pytest.mark.slow] if case.form() in seen else []
             seen.add(case.form())
             yield pytest.param(op.name, case, id=f"{op.name}-{case.name}", marks=marks)
@@ -42,11 +42,11 @@ def test_compiled_for_an_h200(name, case):
     calls = [call for call in module.calls if call.target == f"{NAMESPACE}_{name}"]
     changed = [arguments[slot.name] for slot in op.schema.mutated]
     if not any(t.numel() for t in (*changed, *results) if isinstance(t, torch.Tensor)):
-        assert not calls  # XLA:CUDA leaves out what has no element
+        assert not calls  # XLA:CUDA omits calls without elements
         return
     (call,) = calls
     assert call.attributes == seen.modules[0].calls[0].attributes
     assert len(call.aliases) == len(module.aliases) == len(changed)
-    # Two operands of one size that are updated in place: torch_xla may swap their buffers.
+    # Two operands of the same size are updated in place: torch_xla may swap their buffers.
     if len(changed) < 2:
         assert not [copy for copy in module.copies if copy.size]

@@ -1,4 +1,4 @@
-"""`pyxla.assert_*`: each holds where it should, fails where it should, and says what was there."""
+"""`pyxla.assert_*`: each passes where it should, fails where it should, and says what it found."""
 
 import re
 
@@ -23,7 +23,7 @@ def add(x, y):
 
 
 def message(call) -> str:
-    """Of the AssertionError that a call raises, in the house's form."""
+    """The message of the AssertionError that a call raises, in the usual form."""
     with pytest.raises(AssertionError) as caught:
         call()
     text = str(caught.value)
@@ -148,7 +148,7 @@ def test_exception_of_the_block_goes_through(check):
 
 
 def falls_back(x):
-    """torch_xla has no XLA form of it."""
+    """torch_xla has no XLA lowering of it."""
     return torch.special.i1e(x)
 
 
@@ -168,7 +168,7 @@ def test_fallback_that_has_happened_before_counts_again():
 
 @pytest.mark.parametrize("times_before", [0, 1, 3])
 def test_fallback_after_the_counters_were_cleared(times_before):
-    """torch_xla clears its counters while torch.compile looks for fallbacks. As many as before were none at all."""
+    """torch_xla clears its counters while torch.compile looks for fallbacks: an equal count looked like none."""
     import torch_xla.debug.metrics as metrics
 
     x = tensor(16)

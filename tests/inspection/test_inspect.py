@@ -1,4 +1,4 @@
-"""`pyxla.inspect`: what it says of a function is true, and the user's own run is as if nobody had looked."""
+"""`pyxla.inspect`: its description of a function is true, and the user's own run is unaffected."""
 
 import json
 import re
@@ -50,7 +50,7 @@ def test_call_operands_attributes_and_neighbours():
 
 
 def test_attributes_are_python_values():
-    """As the caller passed them, of every kind, and an absent number is None."""
+    """Attributes of every kind, as the caller passed them; an absent number is None."""
     x = tensor(3)
     values = {
         "integer": -(2**62), "number": float("inf"), "flag": True, "string": 'a"\\\n{x}, array<i64: 1, é',
@@ -62,7 +62,7 @@ def test_attributes_are_python_values():
 
 
 def test_many_numbers_as_one_attribute():
-    """MLIR writes more than a hundred of them as bytes."""
+    """MLIR writes more than a hundred elements as bytes."""
     x, integers, numbers = tensor(3), list(range(-100, 400)), [0.5 * i for i in range(300)]
     seen = pyxla.inspect(lambda: probe_ops.probe_attributes(x, 1, 1.0, True, "", integers, numbers))
     assert (seen.calls()[0].attributes["integers"], seen.calls()[0].attributes["numbers"]) == (integers, numbers)
@@ -158,7 +158,7 @@ def test_calls_that_xla_leaves_out():
 
 
 def test_looking_adds_no_compilation():
-    """What XLA compiles under the eyes of `inspect` is what the next run takes."""
+    """The next run uses what XLA compiled during `inspect`."""
     x = tensor(17)
     calls = []
 
@@ -176,7 +176,7 @@ def test_looking_adds_no_compilation():
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_looking_at_what_is_compiled_already(compiled):
-    """The function runs again for it; the next run of the user's compiles nothing, and nothing is counted."""
+    """The function runs again for the inspection; the user's next run compiles nothing, and nothing is counted."""
     x, calls = tensor(18 + compiled), []
 
     def step(x):
@@ -201,7 +201,7 @@ def test_looking_at_what_is_compiled_already(compiled):
 
 
 def test_a_run_that_is_counted_late(monkeypatch):
-    """Another thread counts what ran: a graph that XLA had compiled before is shown all the same."""
+    """Another thread counts executions: a graph that XLA had compiled before is shown anyway."""
     x = tensor(11)
 
     def fn():
@@ -213,7 +213,7 @@ def test_a_run_that_is_counted_late(monkeypatch):
 
 
 def test_every_graph_of_a_function_is_there():
-    """One that reads a value in between has two graphs; one of them is known to XLA already."""
+    """A function that reads a value has two graphs; XLA knows one of them already."""
     x = tensor(19)
 
     def step(x):

@@ -1,4 +1,4 @@
-"""`pyxla.inspect` of what it cannot look at: an error that says why, and nothing of it left behind."""
+"""`pyxla.inspect` of functions that it cannot inspect: an error that says why, and nothing left changed."""
 
 import os
 
@@ -58,7 +58,7 @@ def test_no_function():
 
 
 def test_exception_of_the_function_goes_through():
-    """And leaves nothing behind: the key of the cache, the flags, the folder."""
+    """And restores the key of the cache, the flags and the folder."""
     x, environment = tensor(24), dict(os.environ)
 
     def broken(x):

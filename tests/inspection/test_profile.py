@@ -1,4 +1,4 @@
-"""pyxla.inspection.profile on profiles in text form: whose time it is, what contains what, and what a profile lacks."""
+"""pyxla.inspection.profile on profiles in text form: times per op, nested events, and missing data."""
 
 import pytest
 from jaxlib._profile_data import ProfileData
@@ -14,7 +14,7 @@ planes {{ name: "{plane}" lines {{ name: "line" {events} }} {names}
 
 
 def profile(*events: tuple[str, int, int, int], plane: str = "/host:CPU", more: str = "") -> bytes:
-    """A profile of (instruction, module's number, start in us, us), all of modules with the same name."""
+    """A profile of (instruction, module's number, start in us, us), all in modules of the same name."""
     shown = "".join(
         f"events {{ metadata_id: {n} offset_ps: {start}000000 duration_ps: {length}000000 stats {{ metadata_id: 1 "
         f'str_value: "{name}" }} stats {{ metadata_id: 2 int64_value: {module} }} '
@@ -35,7 +35,7 @@ def times(data: bytes, ops: dict | None = None) -> DeviceTimes:
 
 
 def test_a_loop_has_not_the_time_of_its_rounds():
-    """XLA's CPU records the loop around its instructions: the sum was twice what ran."""
+    """XLA's CPU records the loop around its instructions: the sum was twice the real time."""
     found = times(profile(("while.1", 0, 0, 10), ("dot.2", 0, 1, 3), ("dot.2", 0, 5, 4), ("add.3", 0, 12, 2)))
     assert found.seconds == {"matrix products": pytest.approx(7e-6), "the rest of XLA": pytest.approx(5e-6)}
     assert found.calls == {"matrix products": 2, "the rest of XLA": 2}
@@ -55,7 +55,7 @@ def test_a_profile_of_nothing():
 
 
 def test_what_the_profiler_says_of_dropped_events():
-    """jaxlib's reader has the planes alone."""
+    """jaxlib's reader provides only the planes."""
     said = 'errors: "no CUPTI" warnings: "7 events dropped"'
     assert times(profile(("dot.1", 0, 0, 1), more=said)).notes == [
         "XLA's profiler: no CUPTI",

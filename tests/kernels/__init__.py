@@ -1,1 +1,1 @@
-"""Ops of the three routes, and what the build says of their libraries."""
+"""Ops of the three routes, and the manifests of their libraries."""

@@ -1,4 +1,4 @@
-"""What the build says of a library in its manifest, and which libraries and folders it refuses."""
+"""The manifest of a library, and the libraries and folders that the build rejects."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from pyxla.library.op_table import read_op_table
 from pyxla.library.source_digest import source_digest
 from tests.devtool_tree import TINY, Tree, needs_nvcc
 
-# What a path could get into: the name of the file, and nvcc's names for what belongs to one file.
+# Places that a path could get into: the file's name, and nvcc's names for file-local symbols.
 PLACED = f"{TINY}const char* place();\nconst char* place() {{ return __FILE__; }}\n"
 KERNEL = "%s __global__ void Fill(float* out) { out[0] = 1; } %s void Launch(float* out) { Fill<<<1, 1>>>(out); }\n"
 STATIC, ANONYMOUS = KERNEL % ("static", ""), KERNEL % ("namespace {", "}")
@@ -58,7 +58,7 @@ def test_manifest_says_what_was_built(shared):
 
 
 def test_sources_in_folders_of_the_op_and_of_its_family_are_digested(tree):
-    """A header is in the digest wherever it lies; the sources of sub-folders are compiled, those of vendor/ are not."""
+    """The digest has the headers of every sub-folder; sources of sub-folders are compiled, those of vendor/ are not."""
     folder = tree.tiny_op(
         "one", f'#include "_family/value.h"\n{TINY}int part();\nint use() {{ return part(); }}\n'
     ).parent
@@ -89,7 +89,7 @@ def test_manifest_has_one_form_and_no_path(shared):
 
 
 def test_flags_of_the_user_are_in_the_manifest(tree):
-    """With what shells, ninja, CMake and JSON would each take for their own."""
+    """With characters that are special to shells, ninja, CMake and JSON."""
     before = built(tree)[1]
     flags = r'-DSAID="a \"b\";\\c" -DCOST=$5 -pipe'
     result = tree.run("build", CXXFLAGS=flags, LDFLAGS="-Wl,-z,now")
@@ -126,7 +126,7 @@ def test_manifest_is_written_again(tree, damage):
 
 
 def test_clean_removes_the_manifest_too(tree):
-    """Of one op among others: ninja removes the library alone."""
+    """One op fails among others: ninja removes only its library."""
     tree.tiny_op("two")
     tree.tiny_op("one", "nonsense\n")
     assert tree.run("build", "one", "--clean").returncode == 1
@@ -173,7 +173,7 @@ def test_folder_with_sources_and_no_ffi_file(tree, source):
 
 @pytest.mark.parametrize("name", ["My-Op", "2fast", "_hidden", "Upper", "a" * 65])
 def test_folder_with_a_name_that_no_op_can_have(tree, name):
-    """CMake and `devtool new-op` have the same rule in the same words."""
+    """CMake and `devtool new-op` have the same rule and message."""
     tree.tiny_op(name)
     result = tree.run("build", "one")
     assert result.returncode == 1
@@ -181,7 +181,7 @@ def test_folder_with_a_name_that_no_op_can_have(tree, name):
 
 
 def test_folders_that_are_no_ops(tree):
-    """Nothing to compile, or someone else's: Python's caches, and what `devtool new-op` is writing."""
+    """Folders that are not ops: Python's caches, and what `devtool new-op` is writing."""
     for name in ("notes/README.md", "notes/shared.h", "__pycache__/x.cc", ".new-two-abc/two_ffi.cc", "common/x.cc"):
         path = tree.kernels / name
         path.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""rotary_and_cache against the two ops that it is: the same bits, in eager calls and on CPU tensors."""
+"""rotary_and_cache against the two ops that it combines: the same bits, in lazy calls and on CPU tensors."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def by_two_ops(positions, qkv, cos_sin_cache, kv_cache, slot_mapping, kv_scales,
 @pytest.mark.parametrize("place", ["xla", "cpu"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_bits_of_the_two_ops(case, place):
-    """Of every case: each dtype, pairing and cache, and each way of the kernels, is one that both have."""
+    """For every case: both have each dtype, pairing and cache, and each path of the kernels."""
     device = torch_xla.device() if place == "xla" else torch.device("cpu")
     fused, apart = (
         {n: v.clone().to(device) if isinstance(v, torch.Tensor) else v for n, v in case.arguments().items()}

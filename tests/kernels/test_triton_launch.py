@@ -1,4 +1,4 @@
-"""What a Triton op's library launches: kernels, numbers and launches of rms_norm_triton, looked at without a GPU."""
+"""The launches of a Triton op's library: kernels, numbers and launches of rms_norm_triton, without a GPU."""
 
 import ctypes
 import json
@@ -58,7 +58,7 @@ def compiled(tree):
 
 @pytest.fixture(scope="module")
 def runtime(tree):
-    """The op's objects linked with what writes launches down instead of the CUDA runtime."""
+    """The op's objects linked with a recorder of launches instead of the CUDA runtime."""
     build = tree.root / "build/cmake"
     commands = json.loads((build / "compile_commands.json").read_text())
     launcher = next(entry for entry in commands if entry["file"].endswith("rms_norm_triton_triton/launch.cc"))
@@ -77,7 +77,7 @@ def runtime(tree):
 
 @pytest.fixture
 def recorded(runtime, compiled, monkeypatch):
-    """Calls the CUDA handler, and gives what it launched."""
+    """Calls the CUDA handler, and returns what it launched."""
     monkeypatch.setattr(cuda_plugin, "gpus", lambda: ())
     library = Library(runtime, "preloaded", read_op_table(runtime))
     return Recorded(ctypes.CDLL(str(runtime)), library, parameter_sizes(cubins(compiled)[0])["rms_norm_rows"])
@@ -116,7 +116,7 @@ def cuobjdump(option: str, path: Path) -> str:
 
 
 def parameter_sizes(cubin: Path) -> dict[str, list[int]]:
-    """Kernel -> sizes of its parameters in bytes, as the GPU's code has them."""
+    """Kernel -> sizes of its parameters in bytes, in the GPU's code."""
     found = {}
     for section in cuobjdump("-elf", cubin).split("\n.nv.info.")[1:]:
         rows = re.findall(r"Ordinal : 0x(\w+)\s+Offset  : 0x\w+\s+Size    : 0x(\w+)", section.split("\n\n")[0])
@@ -125,7 +125,7 @@ def parameter_sizes(cubin: Path) -> dict[str, list[int]]:
 
 
 def chosen(variants, x, weight, out):
-    """The variant that a call takes, and its integers: what triton_spec says, not the C++."""
+    """The variant of a call and its integers, by triton_spec, not by the C++."""
     hidden = x.shape[-1]
     values = {"rows": x.numel() // hidden if hidden else 0, "hidden": hidden}
     addresses = {"x": x.data_ptr(), "weight": 0 if weight is None else weight.data_ptr(), "out": out.data_ptr()}
@@ -245,7 +245,7 @@ def test_error_of_cuda(recorded, what):
     expected = "rms_norm_triton: launch: expected cudaSuccess, got cudaErrorOfTheTest (its text) from rms_norm_rows at "
     with pytest.raises(PyxlaError, match=re.escape(expected)):
         recorded.call(x, torch.ones(8192), 0.0, torch.empty_like(x))
-    # The check behind a later launch would take what is left for its own.
+    # The check after a later launch would report this launch's error.
     assert recorded.get("last_error") == 0
     recorded.set(what, 0)
     recorded.call(x, torch.ones(8192), 0.0, torch.empty_like(x))
@@ -261,7 +261,7 @@ def test_shared_memory_above_48_kib_is_asked_for(recorded, bytes_, allowed):
 
 
 def test_handler_without_a_driver(tree, monkeypatch):
-    """The library itself, with the CUDA runtime inside: an error, and the process goes on."""
+    """The real library, with the CUDA runtime inside: an error, and the process continues."""
     if shutil.which("nvidia-smi"):
         pytest.skip("there is a driver")
     monkeypatch.setattr(cuda_plugin, "gpus", lambda: ())
@@ -277,7 +277,7 @@ def test_handler_without_a_driver(tree, monkeypatch):
 
 @pytest.mark.slow
 def test_numbers_of_the_kernel_in_tritons_interpreter(tree):
-    """Each case by the variant that a call takes, run by Triton's interpreter on the CPU, against float64."""
+    """Each case with the variant of its call, run by Triton's interpreter on the CPU, against float64."""
     script = ROOT / "tests/probe/interpret_triton.py"
     environment = tree.environment(TRITON_INTERPRET="1")
     result = subprocess.run(

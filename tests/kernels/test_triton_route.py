@@ -1,4 +1,4 @@
-"""`devtool new-op --route triton`: what it writes builds and passes; what the build refuses of a triton_kernels.py."""
+"""`devtool new-op --route triton`: its folder builds and passes; the build rejects a wrong triton_kernels.py."""
 
 import json
 import re
@@ -17,7 +17,7 @@ ALL_KINDS = (
     "(Tensor? w, Tensor(a!) cache, Tensor x, bool flag, int n, int? k=None, float? f=2, bool b=True, "
     "Tensor? late=None) -> (Tensor, Tensor)"
 )
-# Arguments called like what the files use themselves.
+# Arguments with names that the files use themselves.
 NAMES = "(Tensor element_ty, Tensor? block, int divisible, float element) -> (Tensor, Tensor)"
 FILES = "__init__.py cases.py test_{0}.py triton_kernels.py {0}.h {0}.py {0}_ffi.cc {0}_host.cc"
 
@@ -121,7 +121,7 @@ VARIANTS = [
 """
 COPY = "VARIANTS[0]: copy"
 FILE = "copy_op: triton_kernels.py"
-# Text of KERNEL -> what stands there instead, and the message that it gets.
+# Text of KERNEL -> its replacement, and the resulting message.
 MISTAKES = {
     "type": ('"count": "i32"', '"count": "i1"', f"{COPY}: count: expected one of *fp64, *fp32, "),
     "pointer-type": ('"x": "*fp32"', '"x": "*fp32x"', f"{COPY}: x: expected one of *fp64, "),
@@ -230,7 +230,7 @@ def test_build_ends_with_the_mistake(tmp_path, old, new, architectures, message)
 @needs_nvcc
 @pytest.mark.parametrize("cuda", ["on", "auto"])
 def test_without_triton(tmp_path, cuda):
-    """Asked for CUDA, the build ends; else the op is built for the CPU, as without nvcc."""
+    """With --cuda on the build fails; otherwise the op is built for the CPU, as without nvcc."""
     tree = Tree(tmp_path)
     shutil.rmtree(tree.kernels / "simple_add")
     tree.tiny_op("copy_op")

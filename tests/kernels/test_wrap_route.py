@@ -1,4 +1,4 @@
-"""`devtool new-op --route wrap`: a library that someone else built, and a header, become ops; and what is refused."""
+"""`devtool new-op --route wrap`: an existing library and a header become ops; and what is rejected."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import pytest
 
 from tests.devtool_tree import Tree
 
-# Somebody's library: a C ABI, and a name that differs from the file's.
+# A foreign library: a C ABI, and a SONAME that differs from the file's name.
 SOURCE = (
     "void scale_f32(const float* x, float* out, long n, float s) { for (long i = 0; i < n; i++) out[i] = s * x[i]; }\n"
 )
@@ -54,7 +54,7 @@ def tree(tmp_path_factory):
 
 @pytest.mark.slow
 def test_install_takes_the_library_along(tree):
-    """As the wheel is made: every op's library in its package, and what it wraps beside it."""
+    """As in the wheel: every op's library in its package, with its wrapped library."""
     assert tree.run("build").returncode == 0
     place = tree.root / "installed"
     command = [Path(sys.executable).parent / "cmake", "--install", tree.root / "build/cmake", "--prefix", place]
@@ -90,7 +90,7 @@ def test_library_is_found_beside_the_ops_own(tree):
     result = tree.run("verify", str(tree.library("scaled")), str(tree.library("by_header")))
     assert result.returncode == 0, result.stderr
     assert "scale 1.2, MIT" in result.stdout and "scaled 1.2, MIT" in result.stdout
-    # Both files, anywhere else.
+    # Both files, moved elsewhere.
     folder = tree.root / "elsewhere"
     folder.mkdir()
     for path in (tree.library("scaled"), tree.library("scaled").with_suffix(".json")):
@@ -103,7 +103,7 @@ def test_library_is_found_beside_the_ops_own(tree):
 
 
 def test_ops_compute_with_what_they_wrap_once_it_is_called(tree):
-    """The edits that the stubs ask for: the library's declaration, and the calls in the place of their arithmetic."""
+    """The edits that the stubs require: the library's declaration, and calls in place of the stub's arithmetic."""
     library_host = tree.kernels / "scaled/scaled_host.cc"
     header_host = tree.kernels / "by_header/by_header_host.cc"
     before = {path: path.read_text() for path in (library_host, header_host)}
@@ -124,7 +124,7 @@ def test_ops_compute_with_what_they_wrap_once_it_is_called(tree):
 
 @pytest.fixture
 def broken(tree):
-    """The tree; the op's vendor folder and wrapped.json, and what was built, are as before afterwards."""
+    """The tree; afterwards the op's vendor folder, wrapped.json and built files are restored."""
     folder, kept, lib, kept_lib = (
         tree.kernels / "scaled",
         tree.root / "kept",
@@ -179,7 +179,7 @@ def refused_build(tree: Tree) -> str:
 
 
 def run(tree: Tree) -> str:
-    """What a call of the op says."""
+    """The error of a call of the op."""
     script = "import torch, pyxla; from pyxla.library.find import find_library\ntry: find_library('scaled')\n"
     script += "except pyxla.errors.LibraryError as error: print(error)"
     command = [*tree.command()[:2], "-c", script]
@@ -195,7 +195,7 @@ def test_library_that_was_changed_after_the_build(broken):
 
 
 def test_library_that_lacks_a_symbol_when_it_is_loaded(broken):
-    """Without a manifest, as one compiles by hand: the loader's own error, which names the symbol."""
+    """Without a manifest, as when you compile it yourself: the loader's own error, which names the symbol."""
     library = compile_library(broken.root / "newer", SOURCE.replace("scale_f32", "scale_v2_f32"))
     shutil.copy(library, broken.root / f"build/lib/scaled.wrapped/{SONAME}")
     broken.library("scaled").with_suffix(".json").unlink()
@@ -206,7 +206,7 @@ def test_library_that_lacks_a_symbol_when_it_is_loaded(broken):
 
 LIBRARY = ["--library", "LIB/libscale.so.1.2"]
 SYMBOL = ["--symbol", "x", *OPTIONS]
-# What the options are, and what new-op says of them.
+# The options, and new-op's message.
 REFUSED = {
     "no-library": ([], "--library: expected a library (.so) or header to wrap, got none"),
     "no-file": (["--library", "LIB/none.so"], "--library: expected a file, got none at LIB/none.so"),
@@ -247,7 +247,7 @@ def test_new_op_refuses(tree, case):
 
 
 def test_library_whose_soname_is_a_path(tree):
-    """Cause: vendor/ and an absolute path make that path, so new-op overwrote the file that the SONAME names."""
+    """Cause: vendor/ joined with an absolute path is that path, so new-op overwrote the file named by the SONAME."""
     theirs = tree.root / "theirs"
     other = theirs / "other.so"
     other.write_text("theirs")

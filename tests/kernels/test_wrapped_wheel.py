@@ -22,7 +22,7 @@ int Answer() { return kTheirs; }
 
 
 def install(tree: Tree, version: str) -> None:
-    """What pip leaves of a wheel."""
+    """The files that pip installs of a wheel."""
     site = tree.root / "site"
     (site / "theirs/data").mkdir(parents=True)
     (site / "theirs/data/theirs.cuh").write_text("constexpr int kTheirs = 42;\n")
@@ -63,7 +63,7 @@ def test_headers_of_the_wheel_are_compiled_and_its_version_and_licence_recorded(
 @needs_nvcc
 @pytest.mark.parametrize("cuda", ["on", "auto"])
 def test_without_the_wheel(tmp_path, cuda):
-    """Asked for CUDA, the build ends; else the op is built for the CPU, as without nvcc."""
+    """With --cuda on the build fails; otherwise the op is built for the CPU, as without nvcc."""
     tree = make(tmp_path, version=None)
     result = tree.run("build", "wrapping", "--cuda", cuda)
     if cuda == "on":

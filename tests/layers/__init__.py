@@ -1,1 +1,1 @@
-"""Who may import whom."""
+"""The allowed imports between the parts of the project."""

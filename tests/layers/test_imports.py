@@ -1,4 +1,4 @@
-"""Who may know whom: devtool -> pyxla -> torch, kernels -> pyxla. And what stays light, and short."""
+"""Allowed imports: devtool -> pyxla -> torch, kernels -> pyxla. And limits of import cost and file length."""
 
 import ast
 import re
@@ -20,7 +20,7 @@ FAMILIES = {path.name for path in ROOT.glob("kernels/_[a-z]*")}
 
 @cache
 def files() -> tuple[Path, ...]:
-    """The project's files: those that git knows or would take; without git (a source archive) those of its folders."""
+    """The project's files: those that git tracks or would add; without git (a source archive) those of its folders."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     if (ROOT / ".git").exists():
         listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
@@ -75,17 +75,17 @@ def test_there_are_files_to_read():
 def test_pyxla_knows_neither_devtool_nor_the_kernels(path):
     own = {"pyxla_torch_backend"} if path.is_relative_to(ROOT / "pyxla/torch_backend") else {"pyxla"}
     own |= PYTEST_PLUGINS.get(name_of(path), set())
-    # CuPy is the user's to install, and only looked for inside the functions that exchange memory with it.
+    # The user installs CuPy; only functions that exchange memory with it import it.
     assert packages(path, inside_functions=False) <= {"torch", "torch_xla", "jaxlib", *own}
     assert packages(path) <= {"torch", "torch_xla", "jaxlib", "cupy", *own}
 
 
 @pytest.mark.parametrize("path", python_files("pyxla"), ids=name_of)
 def test_ops_are_named_by_layers_alone(path):
-    """The runtime names none and does not import pyxla.nn, which finds them where a user does: in torch.ops."""
+    """The runtime names no op and does not import pyxla.nn, which finds ops as a user does: in torch.ops."""
     in_nn = path.is_relative_to(ROOT / "pyxla/nn")
     assert in_nn or not [name for name in imports(path) if name.startswith("pyxla.nn")]
-    # Read as code, an attribute or a string of its own: docstrings and comments may show an op.
+    # An attribute or a string in the code; docstrings and comments may mention an op.
     nodes = list(ast.walk(ast.parse(path.read_text())))
     called = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     called |= {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
@@ -94,7 +94,7 @@ def test_ops_are_named_by_layers_alone(path):
 
 @pytest.mark.parametrize("path", python_files("examples"), ids=name_of)
 def test_an_example_uses_the_ops_as_a_user_does(path):
-    """No import of a kernel's file and none of devtool; what it takes beside pyxla is a user's to install."""
+    """Imports neither a kernel's file nor devtool; other packages than pyxla are the user's to install."""
     libraries = {"torch", "torch_xla", "jaxlib", "click", "rich", "safetensors", "tokenizers"}
     assert packages(path) <= libraries | {"pyxla", "examples"}
 
@@ -117,14 +117,14 @@ def test_devtool_imports_torch_and_pyxla_only_where_a_command_runs(path):
 def test_an_op_knows_pyxla_torch_and_itself(path):
     folder = path.relative_to(ROOT / "kernels").parts[0]
     allowed = {"torch", "pyxla", KERNELS_PACKAGE}
-    # What the build runs, with Triton and without torch or pyxla.
+    # The build runs this, with Triton and without torch or pyxla.
     if path.name == "triton_kernels.py":
         allowed = {"triton"}
     if folder == "cmake":
         allowed = {"triton", "triton_launcher", "triton_spec"}
     if path.name.startswith("test_") or path.parent.name == "testing":
         allowed |= {"pytest", "hypothesis", "torch_xla"}
-    # FlashInfer is the user's to install, and looked for when it is timed.
+    # The user installs FlashInfer; it is imported when it is timed.
     assert packages(path, inside_functions=False) <= allowed
     assert packages(path) <= allowed | {"flashinfer"}
     own = {name for name in imports(path) if name.partition(".")[0] == KERNELS_PACKAGE}
@@ -148,14 +148,14 @@ def test_devtool_help_is_light():
 
 
 def test_importing_pyxla_loads_no_converter():
-    """jaxlib takes longer to load than all of pyxla; it is needed when the first custom call is made."""
+    """jaxlib takes longer to load than all of pyxla, and is needed only for the first custom call."""
     loaded = loaded_by("import pyxla")
     assert {"pyxla", "torch", KERNELS_PACKAGE} <= loaded
     assert not loaded & {"jaxlib", "jax", "devtool", "pytest", "hypothesis"}
 
 
 def test_importing_pyxla_loads_no_layers():
-    """What looks at `torch.ops.xla_gpu` at its import, and is needed by few."""
+    """Modules that access `torch.ops.xla_gpu` at import, and that few users need."""
     assert "pyxla.nn" not in loaded_by("import pyxla", whole=True)
     assert "pyxla.nn" in loaded_by("import pyxla.nn", whole=True)
 
@@ -171,7 +171,7 @@ DEVICE = [p for p in CPP if re.search(r"\.(cu|cuh)(\.jinja)?$", p.name)]
 
 
 def includes(path: Path) -> set[str]:
-    """What a file includes, by itself and through files of kernels/."""
+    """The headers that a file includes, directly and through files of kernels/."""
     found, waiting = set(), [path]
     while waiting:
         for _, name in INCLUDE.findall(waiting.pop().read_text()):
@@ -206,25 +206,25 @@ ANONYMOUS = re.compile(r"^\s*namespace\s*\{(?!\{)", re.MULTILINE)
 
 @pytest.mark.parametrize("path", DEVICE, ids=name_of)
 def test_device_files_have_no_anonymous_namespace(path):
-    """nvcc hashes the source's path into its names, and the library would differ from checkout to checkout."""
+    """nvcc hashes the source's path into names of an anonymous namespace: the library would depend on the checkout."""
     assert not ANONYMOUS.search(path.read_text())
 
 
 @pytest.mark.parametrize("path", [p for p in CPP if "kernels" in p.parts], ids=name_of)
 def test_no_handler_allocates_on_the_device(path):
-    """An allocation waits for the device and breaks CUDA graphs: scratch memory is a result of the custom call."""
+    """An allocation waits for the device and breaks CUDA graphs; a workspace is a result of the custom call."""
     assert not re.search(r"\bcuda(Malloc|Free)\w*\(", path.read_text())
 
 
 def test_files_of_code_stay_short():
-    # What an op wraps is somebody else's.
+    # The code that an op wraps is not ours.
     code = [p for p in files() if (p.suffix in CODE or p.parent.name == "bin") and "vendor" not in p.parts]
     assert len(code) > 50
     lengths = {name_of(p): len(p.read_text().splitlines()) for p in code}
     assert {name: count for name, count in lengths.items() if count > MAX_LINES} == {}
 
 
-# Put together here, so that this file does not hold what it looks for.
+# Assembled here, so that this file does not contain what it searches for.
 OWN_PATHS = re.compile(
     "|".join(rf"(?<![\w.]){re.escape('/' + name)}\b" for name in ("work/", "root/", "tmp/x/", "home/"))
 )

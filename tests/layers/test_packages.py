@@ -25,7 +25,7 @@ def modules(top: str) -> dict[str, Path]:
 
 
 def imports(top: str) -> dict[str, set[str]]:
-    """Module -> the modules of the same top-level package that it imports, also inside functions."""
+    """Module -> the modules of the same top-level package that it imports, including inside functions."""
     known = modules(top)
     found: dict[str, set[str]] = {name: set() for name in known}
     for name, path in known.items():
@@ -39,7 +39,7 @@ def imports(top: str) -> dict[str, set[str]]:
 
 
 def packages(top: str) -> dict[str, set[str]]:
-    """Package -> the packages that it imports; a module beside the packages counts as one, `top` is its own."""
+    """Package -> the packages that it imports; a module at the top counts as a package, and so does `top` itself."""
 
     def package(module: str) -> str:
         return (*module.split("."), top)[1]

@@ -1,4 +1,4 @@
-"""Which library an op gets, and the error for each one that does not fit."""
+"""Which library an op gets, and the error for each library that does not fit."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ print(register._registered[("xla_gpu_simple_add", "Host")])
 
 @pytest.mark.parametrize("variable", ["$ORIGIN", "${ORIGIN}"])
 def test_preloaded_library_by_a_path_that_the_loader_fills_in(variable):
-    """Read as a path, it was a file that is not there, and `import torch_xla` failed."""
+    """Taken as a path, it was a missing file, and `import torch_xla` failed."""
     built = os.path.relpath(BUILT, Path(sys.executable).resolve().parent)
     script = "import torch_xla; from pyxla.library import register; print(*register._registered.values())"
     output = run_script(script, preload=f"{variable}/{built}/libsimple_add.so").stdout.split()
@@ -109,7 +109,7 @@ def test_library_of_another_kind_has_no_table():
 
 @pytest.mark.parametrize("kept", [0, 10, 63, 64, 1000, 0.5, -1])
 def test_truncated_library(tmp_path, kept):
-    """dlopen on a library that was cut short ends in SIGBUS: the file must be refused before."""
+    """dlopen of a truncated library ends in SIGBUS: the file must be rejected before."""
     content = (BUILT / "libsimple_add.so").read_bytes()
     cut = tmp_path / "libsimple_add.so"
     cut.write_bytes(content[: int(len(content) * kept) if isinstance(kept, float) else kept])
@@ -135,7 +135,7 @@ def test_text_file_instead_of_a_library(tmp_path):
     ],
 )
 def test_header_that_was_altered(tmp_path, place, value, expected):
-    """A size or an offset that no library has ended in struct.error or ValueError."""
+    """An impossible size or offset raised struct.error or ValueError."""
     content = bytearray((BUILT / "libsimple_add.so").read_bytes())
     content[place : place + len(value)] = value
     path = tmp_path / "libsimple_add.so"
@@ -255,7 +255,7 @@ def test_unknown_target_on_a_known_library():
 
 
 def test_a_broken_definition_does_not_hide_the_other_ops(tmp_path):
-    """`import pyxla` warns of the op whose file does not import and defines the rest."""
+    """`import pyxla` warns about an op whose file does not import, and defines the others."""
     shutil.copytree(ROOT / "kernels", tmp_path / "pyxla_kernels")
     (tmp_path / "pyxla_kernels/rms_norm/rms_norm.py").write_text("import no_such_module\n")
     shutil.copytree(ROOT / "pyxla", tmp_path / "pyxla")

@@ -1,4 +1,4 @@
-"""Kernels' names from libraries, and the breakdown of a profile in which kernels of a command buffer have no other."""
+"""Kernel names from libraries, and the breakdown of a profile whose command buffers give only kernel names."""
 
 import pytest
 from jaxlib._profile_data import ProfileData
@@ -11,7 +11,7 @@ from pyxla.library.op_table import read_op_table
 from tests.conftest import ROOT
 from tests.layers.test_imports import OPS
 
-# As XLA's profile of a decoder's step on an H200 showed them, 2026-11-22.
+# From XLA's profile of a decoder's step on an H200, 2026-11-22.
 ON_AN_H200 = {
     "fused_add_rms_norm": "void pyxla::RmsNormKernel<__nv_bfloat16, __nv_bfloat16, 1, true, true>(pyxla::RmsNormRows)",
     "paged_attention": "void paged_attention::decode::DecodeKernel<paged_attention::decode::Shape<__nv_bfloat16, "

@@ -1,4 +1,4 @@
-"""What pyxla does with a library and the manifest beside it."""
+"""What pyxla does with a library and its manifest."""
 
 import json
 import shutil
@@ -54,7 +54,7 @@ def test_changed_library(installed):
 
 
 def test_no_code_of_a_changed_library_runs(installed, tmp_path):
-    """Loading a library runs its constructors: the digest is compared before that."""
+    """Loading a library runs its constructors, so the digest is compared before."""
     trace, source = tmp_path / "trace", tmp_path / "trace.cc"
     constructor = f'__attribute__((constructor)) static void Run() {{ std::fclose(std::fopen("{trace}", "w")); }}'
     source.write_text(f"#include <cstdio>\n{constructor}\n")

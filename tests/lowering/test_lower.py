@@ -1,4 +1,4 @@
-"""What a call says reaches the handler, and what the handler does reaches the caller: the probe ops, on XLA's CPU."""
+"""A call's arguments reach the handler, and its results reach the caller: the probe ops, on XLA's CPU."""
 
 import math
 import os
@@ -65,7 +65,7 @@ def test_attributes_arrive(changes, compiled):
 
 
 def test_float_attribute_keeps_the_sign_of_zero():
-    """0.0 == -0.0, so a cache keyed by value alone returns the first one's result."""
+    """0.0 == -0.0, so a cache keyed only by value returns the first call's result."""
     for number in (0.0, -0.0, 0.0):
         got = ops.probe_attributes(torch.zeros(1, device=DEVICE), **attributes(number=number))[0].cpu()
         assert math.copysign(1.0, got[1].item()) == math.copysign(1.0, number)
@@ -73,7 +73,7 @@ def test_float_attribute_keeps_the_sign_of_zero():
 
 @pytest.mark.parametrize("name", ["number", "maybe_number"])
 def test_nan_is_lowered_once(name, monkeypatch):
-    """It is equal to none: each call was lowered anew, and kept for ever."""
+    """NaN equals nothing: each call was lowered again, and its computation was never freed."""
     lowered, lower = [], Lowering.custom_call
     monkeypatch.setattr(Lowering, "custom_call", lambda self, arguments: lowered.append(1) or lower(self, arguments))
     for _ in range(3):
@@ -104,7 +104,7 @@ def test_changed_attributes_change_the_result():
     ids=str,
 )
 def test_attribute_of_another_type_is_refused(changes):
-    """The op object emits calls past torch's dispatcher: it took 2.7 for the int 2, and 2**63 for -(2**63)."""
+    """The op object bypasses torch's dispatcher: it converted 2.7 to the int 2, and 2**63 to -(2**63)."""
     (name,) = changes
     for call in (ops.probe_attributes, torch.ops.xla_gpu.probe_attributes):
         with pytest.raises(RuntimeError, match=f"Expected a value of type .* for argument '{name}'"):
@@ -221,7 +221,7 @@ def test_await_uploads_takes_every_dtype(dtype):
 
 @pytest.mark.skipif(torch_xla.runtime.device_type() != "CPU", reason="waits for no upload: not XLA's CPU")
 def test_buffers_that_were_awaited_are_freed():
-    """Exports that nobody took kept each operand's buffer: a decoder in direct mode lost a cache with every step."""
+    """Unconsumed exports kept each operand's buffer: a decoder in direct mode leaked a cache with every step."""
 
     def resident_bytes() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
@@ -233,7 +233,7 @@ def test_buffers_that_were_awaited_are_freed():
     calls(4)
     before = resident_bytes()
     calls(40)
-    # Of 40 operands of 16 MiB each.
+    # With 40 operands of 16 MiB each.
     assert resident_bytes() - before < 160 << 20
 
 
@@ -251,7 +251,7 @@ def test_error_from_the_handler_right_after_a_large_upload():
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch says that it loops
 @pytest.mark.parametrize("device", ["cpu", DEVICE], ids=["cpu", "xla"])
 def test_under_vmap(device):
-    """An op object took the batched tensors for plain ones, and torch_xla refused them with a stack trace."""
+    """An op object treated batched tensors as plain ones, and torch_xla rejected them with a stack trace."""
     x = torch.arange(6.0).reshape(2, 3).to(device)
     # A row at a time: 10 x + x[0].
     assert torch.vmap(ops.probe_optionals)(x, x * 10).cpu().tolist() == [[0, 10, 20], [33, 43, 53]]
@@ -265,7 +265,7 @@ def test_missing_argument():
 
 
 def test_tensors_on_two_devices():
-    """Before and after the same shapes have been seen: the key of a computation leaves devices out."""
+    """Before and after the first call with these shapes: a computation's key does not include devices."""
     on_xla, on_cpu = torch.ones(1, device=DEVICE), torch.ones(1)
     for _ in range(2):
         with pytest.raises(
@@ -277,7 +277,7 @@ def test_tensors_on_two_devices():
 
 @pytest.mark.parametrize("use", range(2))
 def test_compilations_leave_nothing_in_the_backend(use):
-    """torch wraps the backend's compiler of backward passes at each use: in the run of all tests it grew too deep."""
+    """torch wraps the backend's backward compiler at each use: in a run of all tests the nesting grew too deep."""
     from torch._dynamo.backends.torchxla import openxla
 
     assert openxla.kwargs.get("bw_compiler") is None

@@ -1,4 +1,4 @@
-"""torch_xla.stablehlo with our ops inside: what it keeps, and what it loses, which pyxla.export does not."""
+"""torch_xla.stablehlo with these ops inside: what it keeps, and what it loses but pyxla.export does not."""
 
 import pytest
 import torch

@@ -50,7 +50,7 @@ def test_the_cache_is_updated_without_a_copy(mode):
 
 @MODES
 def test_without_keys_and_values_the_cache_is_only_read(mode):
-    """A second layer over the first one's cache: three new tokens behind five see what the layer sees that wrote."""
+    """A second layer over the first one's cache: three new tokens after five see what the writing layer sees."""
     served = Served(mode)
     sequence = served.open()
     served.step([(sequence, 5)])
@@ -123,7 +123,7 @@ def test_a_block_is_copied_in_place():
 
 
 def test_a_call_on_the_result_of_a_step_in_flight():
-    """`await_uploads` asked for the buffer of a tensor whose step torch_xla still ran, and torch_xla raised."""
+    """`await_uploads` requested the buffer of a tensor whose step was still running, and torch_xla raised."""
     x = (torch.randn(1000, 1000) / 32).to(DEVICE)
 
     def product():
@@ -143,7 +143,7 @@ def test_a_call_on_the_result_of_a_step_in_flight():
 def test_the_function_has_the_names_of_vllm():
     parameters = inspect.signature(xla_gpu_paged_attention).parameters
     names = "query kv_cache context_lens block_tables query_start_loc num_seqs scale sliding_window soft_cap"
-    # Theirs have one k_scale and one v_scale of all heads.
+    # vLLM's layers have one k_scale and one v_scale for all heads.
     assert list(parameters) == [*names.split(), "kv_scales"]
     assert all(p.kind is p.KEYWORD_ONLY for p in parameters.values())
 
@@ -230,7 +230,7 @@ def test_heads_that_do_not_divide():
 
 
 def test_a_full_cache_changes_nothing():
-    """Two sequences of which the second does not fit: the first is not extended either."""
+    """The second of two sequences does not fit: the first is not extended either."""
     paged = cache()
     first, second = paged.open(), paged.open()
     paged.extend([(first, 3)], tokens=16, seqs=2, max_blocks=4)

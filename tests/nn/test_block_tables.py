@@ -1,4 +1,4 @@
-"""pyxla.nn.BlockTables against a cache of plain values: what a sequence reads is always what was written for it."""
+"""pyxla.nn.BlockTables against a cache of plain values: a sequence always reads what was written for it."""
 
 from collections import Counter
 
@@ -14,7 +14,7 @@ BLOCKS, SIZE = 12, 3
 
 
 class Machine(RuleBasedStateMachine):
-    """Sequences come, grow, fork and go. A slot holds all tokens up to its own: keys and values depend on them all."""
+    """Sequences open, grow, fork and close. A slot stores all tokens up to its own: keys and values depend on them."""
 
     def __init__(self):
         super().__init__()
@@ -106,7 +106,7 @@ def test_a_prompt_shares_the_full_blocks_of_one_that_is_there():
     tables.append(first, 10)
     second = tables.open([*range(8), 99])
     assert (second.length, list(second.blocks)) == (8, list(first.blocks[:2]))
-    # The last token is left to compute, so its block is not shared, though it is there.
+    # The last token must be computed, so its block is not shared, although it exists.
     assert tables.open(range(8)).length == 4
     assert tables.open([1, *range(8)]).length == 0
 

@@ -1,4 +1,4 @@
-"""The form of pyxla's errors: in Python, in C++ and on the way between processes."""
+"""The form of pyxla's errors: in Python, in C++ and between processes."""
 
 import ast
 import copy
@@ -33,7 +33,7 @@ def test_hint_stands_on_a_line_of_its_own():
 @pytest.mark.parametrize("hint", [None, "devtool build op"])
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_errors_cross_processes(error_class, hint, protocol):
-    """A worker's exception is pickled; Exception's own way would take the whole text for the message."""
+    """A worker's exception is pickled; by default Exception would use the whole text as the message."""
     error = error_class(mismatch("op", "x", 1, 2), hint)
     for other in (pickle.loads(pickle.dumps(error, protocol)), copy.copy(error), copy.deepcopy(error)):
         assert type(other) is error_class
@@ -42,7 +42,7 @@ def test_errors_cross_processes(error_class, hint, protocol):
 
 @pytest.mark.parametrize("error_class", CLASSES)
 def test_bases(error_class):
-    """RuntimeError, as torch raises for a wrong argument too."""
+    """A RuntimeError, as torch also raises for a wrong argument."""
     assert issubclass(error_class, PyxlaError) and issubclass(error_class, RuntimeError)
 
 
@@ -51,7 +51,7 @@ def test_a_wrong_argument_is_a_value_error():
 
 
 def test_every_exception_class_of_pyxla_derives_from_its_error():
-    """Read from the sources: an exception is a class whose base is one, and there are no others than these."""
+    """Read from the sources: a class with an exception as base is one, and there are only these."""
     bases = {
         node.name: {ast.unparse(base) for base in node.bases}
         for path in sorted((ROOT / "pyxla").rglob("*.py"))
@@ -68,11 +68,11 @@ def test_every_error_class_is_public():
 
 
 def test_no_bare_exception_for_a_user():
-    """Whatever pyxla raises is one of its own; tests get AssertionError, torch_xla what its plugin interface wants."""
+    """pyxla raises only its own exceptions; tests get AssertionError, torch_xla what its plugin interface needs."""
     # AttributeError: Python asks it of a module's or an object's `__getattr__`.
     allowed = {c.__name__ for c in CLASSES} | {"AssertionError", "AttributeError", "NotImplementedError"}
     files = sorted((ROOT / "pyxla").rglob("*.py"))
-    assert len(files) >= 70  # or the files are elsewhere now
+    assert len(files) >= 70  # otherwise the files have moved
     offenders = []
     for path in files:
         raised = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Raise) and node.exc]

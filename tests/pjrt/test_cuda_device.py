@@ -1,4 +1,4 @@
-"""XLA's CUDA device under torch_xla: what only a GPU shows. The ops' own tests run there too, with `--device cuda`."""
+"""XLA's CUDA device under torch_xla: tests that need a GPU. The ops' tests run there too, with `--device cuda`."""
 
 import os
 import subprocess
@@ -45,7 +45,7 @@ print(torch.ops.xla_gpu.simple_add(x, x, 2.0).cpu().tolist())
 
 
 def test_steps_in_flight():
-    """Fifty steps are dispatched before anyone waits; each takes the result of the one before."""
+    """Fifty steps are dispatched before the first wait; each takes the previous one's result."""
     x = torch.ones(1 << 20, device=DEVICE)
     for _ in range(50):
         x = simple_add(x, x, 0.01)
@@ -60,7 +60,7 @@ def test_two_hundred_graphs():
 
 
 def test_op_inside_a_long_chain():
-    """XLA fuses what stands around the call; the numbers are those of torch on the CPU in float64."""
+    """XLA fuses the operations around the call; the numbers are those of torch on the CPU in float64."""
     generator = torch.Generator().manual_seed(0)
     x, weight = torch.randn(64, 1024, generator=generator), torch.rand(1024, generator=generator) + 0.5
 
@@ -94,14 +94,14 @@ def test_calls_around_the_op_are_fused_and_the_op_is_not():
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_calls_are_captured_in_a_command_buffer(compiled):
-    """Counted in what XLA will run, and replayed with other values: a captured call must not keep the first ones."""
+    """Counted in XLA's executable, and replayed with other values: a captured call must not keep the first ones."""
 
     def chain(x, y):
         for _ in range(8):
             x = torch.ops.xla_gpu.simple_add(x, y, 0.5)
         return x
 
-    size = 1100 + compiled  # a size of its own: XLA writes nothing for a graph that its cache holds
+    size = 1100 + compiled  # a size of its own: XLA writes nothing for a cached graph
     call = torch.compile(chain, backend="openxla", fullgraph=True) if compiled else chain
     x, y = torch.zeros(size, device=DEVICE), torch.ones(size, device=DEVICE)
     torch_xla.sync(wait=True)
@@ -192,7 +192,7 @@ def test_kernel_that_the_driver_refuses(launch_library):
     result = probe_launch(x)
     with pytest.raises(RuntimeError, match="probe_launch: launch: expected cudaSuccess, got cudaErrorInvalid"):
         sync()
-    # torch_xla by itself would end the process here.
+    # Without the proxy torch_xla would end the process here.
     with pytest.raises(RuntimeError, match="probe_launch: launch: expected cudaSuccess"):
         result.cpu()
     del result

@@ -1,4 +1,4 @@
-"""pjrt_proxy: every call reaches the vendor's plugin with a struct that is large enough, and its results come back."""
+"""pjrt_proxy: every call reaches the vendor's plugin with a large enough struct, and its results return."""
 
 import ctypes
 import os
@@ -16,7 +16,7 @@ HEAD, POINTER = 40, 8
 
 
 class Proxy:
-    """The function table that the proxy hands out."""
+    """The proxy's function table."""
 
     def __init__(self, library: ctypes.CDLL):
         library.GetPjrtApi.restype = ctypes.c_void_p
@@ -35,7 +35,7 @@ class Proxy:
         return ctypes.c_uint64.from_address(self.table + HEAD + index * POINTER).value
 
     def call(self, index: int, stated: int, words: list[int]) -> tuple[int | None, list[int]]:
-        """Calls a function with a struct that states its size; returns the result and the struct's words behind it."""
+        """Calls a function with a struct that states its size; returns the result and the struct's other words."""
         args = (ctypes.c_uint64 * (2 + len(words)))(stated, 0, *words)
         result = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(self.function(index))(ctypes.addressof(args))
         assert args[0] == stated, "the caller's size is the caller's"
@@ -53,7 +53,7 @@ def plugin(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def proxy(plugin, tmp_path_factory):
-    # A copy: where there is a GPU, the proxy itself already stands in front of XLA's plugin in this process.
+    # A copy: with a GPU, the proxy itself already wraps XLA's plugin in this process.
     copy = shutil.copy(PROXY, tmp_path_factory.mktemp("proxy"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYXLA_PJRT_PLUGIN", str(plugin))
@@ -61,7 +61,7 @@ def proxy(plugin, tmp_path_factory):
 
 
 def extensions(proxy: Proxy) -> list[tuple[int, int]]:
-    """Of each extension in the list: type, and the word behind its head."""
+    """For each extension in the list: its type, and the word after its head."""
     found, address = [], proxy.extension
     while address:
         _, kind, address, word = (ctypes.c_uint64 * 4).from_address(address)
@@ -70,12 +70,12 @@ def extensions(proxy: Proxy) -> list[tuple[int, int]]:
 
 
 def first_extension(proxy: Proxy, kind: int) -> int:
-    """The word behind the head of the first extension of a type, which is what torch_xla takes."""
+    """The word after the head of the first extension of a type, which torch_xla uses."""
     return next(word for found, word in extensions(proxy) if found == kind)
 
 
 def get_stream(proxy: Proxy, device: int) -> tuple[int | None, int]:
-    """Asks for a stream as torch_xla does, through the first extension for streams."""
+    """Requests a stream as torch_xla does, through the first extension for streams."""
     function = first_extension(proxy, 3)
     args = (ctypes.c_uint64 * 3)(24, device, 0)
     result = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(function)(ctypes.addressof(args))
@@ -96,7 +96,7 @@ def test_head_and_extensions_are_the_vendors(proxy):
 
 
 def test_profiler_s_table_has_the_size_that_torch_xla_knows(proxy):
-    """With the vendor's of 104 bytes torch_xla ended the process when a profile started."""
+    """With the vendor's table of 104 bytes, torch_xla ended the process when a profile started."""
     shown, vendors = ((ctypes.c_uint64 * 10).from_address(word) for kind, word in extensions(proxy) if kind == 1)
     assert (shown[0], vendors[0]) == (80, 104)
     assert shown[2:] == vendors[2:] and all(shown[2:])
@@ -127,7 +127,7 @@ def test_torch_xla_profiles_with_the_plugin(plugin):
 
 
 def test_view_names_the_stream_that_its_thread_asked_for_last(proxy):
-    """torch_xla lets a stream of the plugin's wait for the producer and then does not say which: XLA read too early."""
+    """torch_xla makes a stream of the plugin wait for the producer but does not name the stream: XLA read too early."""
     assert get_stream(proxy, 5) == (None, 5)
     assert get_stream(proxy, 7) == (None, 7)
     assert create_view(proxy, 0) == 7
@@ -161,7 +161,7 @@ def test_function_that_the_vendor_lacks_stays_null(proxy):
 
 @pytest.mark.parametrize("index", [10, 79])
 def test_shorter_struct_is_extended_with_zeros(proxy, index):
-    """The plugin knows 10 words; the caller wrote 5. What lies behind them on the caller's side must not be seen."""
+    """The plugin knows 10 words; the caller wrote 5. The plugin must not see the caller's memory after them."""
     result, words = proxy.call(index, stated=16 + 5 * 8, words=[1, 2, 3, 4, 99, 7, 7, 7])
     assert result is None
     assert words == [1, 2, 3, 10, 1, 7, 7, 7]
@@ -196,7 +196,7 @@ def test_execute_without_options(proxy):
 
 
 def test_compilation_takes_our_options_behind_the_callers(proxy):
-    """XLA can be told to write down what it compiles at any time; the caller's struct is as it was."""
+    """XLA's dump can be switched on at any time; the caller's struct is unchanged."""
 
     def compile_with(options: bytes) -> int:
         address = ctypes.cast(ctypes.c_char_p(options), ctypes.c_void_p).value
@@ -235,7 +235,7 @@ def test_error_of_an_execution_is_kept_once(proxy, plugin, caller_wants_events, 
     [("good", "read 42\n"), ("bad", "caught INTERNAL: probe: launch: expected cudaSuccess, got another, read 0\n")],
 )
 def test_reading_a_result_that_never_was_is_an_exception(plugin, tmp_path, buffer, want):
-    """torch_xla 2.8.1 ends the process when the copy to the host fails; so it must not begin."""
+    """torch_xla 2.8.1 ends the process when the copy to the host fails, so the copy must not begin."""
     program = tmp_path / "caller"
     command = ["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", ROOT / "tests/probe/pjrt_caller.cc", "-o", program]
     subprocess.run([*command, "-ldl"], check=True)

@@ -29,7 +29,7 @@ with_triton = pytest.mark.skipif(
 def seen(imports: str, **environment: str) -> dict:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT.format(imports=imports)],
-        # More than one, on a machine of one core too.
+        # More than one, even on a machine with one core.
         env={**os.environ, "PJRT_DEVICE": "CPU", "TORCHINDUCTOR_COMPILE_THREADS": "2", **environment},
         capture_output=True,
         text=True,
@@ -54,13 +54,13 @@ def test_torch_xla_starts_no_compile_workers(imports):
 
 @with_triton
 def test_what_torch_xla_starts_without_it():
-    """If this one fails, torch_xla has learnt it, and the preparation can go."""
+    """If this test fails, torch_xla has fixed it, and the preparation can be removed."""
     assert seen("import torch, torch_xla", TORCH_DEVICE_BACKEND_AUTOLOAD="0")["pools"] == 1
 
 
 @pytest.mark.parametrize("asks", ["", "import importlib.util; assert importlib.util.find_spec('torch_xla');"])
 def test_torch_alone_is_left_as_it_is(asks):
-    """Also where a library asks whether torch_xla is installed."""
+    """Also if a library checks whether torch_xla is installed."""
     script = (
         f"import gc, os; before = gc.get_threshold(); import torch; {asks}"
         "print(gc.get_threshold() == before, 'TORCH_WARM_POOL' in os.environ)"

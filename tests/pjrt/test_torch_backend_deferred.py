@@ -1,4 +1,4 @@
-"""What `import torch_xla` leaves for its first use, pyxla/torch_backend/deferred.py. Each test is a new process."""
+"""Modules that `import torch_xla` defers, pyxla/torch_backend/deferred.py. Each test is a new process."""
 
 import json
 import os
@@ -36,7 +36,7 @@ print(json.dumps([name for name in {[*COMPILERS, "functorch.compile", "torch_xla
 
 
 def test_torch_xla_alone_loads_them():
-    """If this one fails, torch_xla has learnt it, and the stand-ins can go."""
+    """If this test fails, torch_xla has fixed it, and the stand-ins can be removed."""
     script = f"import torch_xla; print(json.dumps([name for name in {COMPILERS} if name in sys.modules]))"
     assert seen(script, **ALONE) == COMPILERS
 
@@ -55,7 +55,7 @@ print(json.dumps([name for name, module in sys.modules.items() if type(module)._
     "what",
     [
         "{name: repr(value) for name, value in torch._dynamo.config.get_config_copy().items()}",
-        # Handlers that torch_xla gives operators: XLA's and those that it defines itself.
+        # Handlers that torch_xla assigns to operators: XLA's and its own.
         'sorted(torch._C._dispatch_get_registrations_for_dispatch_key("XLA"))',
         'sorted(name for name in torch._C._dispatch_get_all_op_names() if name.startswith("xla::"))',
         # A part is an attribute of its package once it is loaded.
@@ -96,7 +96,7 @@ print(json.dumps(None))
 
 
 def test_scan_and_its_gradient():
-    """torch_xla's scan took three functions of functorch.compile; sums of 1 to 4 and what each adds to all of them."""
+    """torch_xla's scan used three functions of functorch.compile; sums of 1 to 4 and what each adds to all of them."""
     script = """
 import torch, torch_xla
 from torch_xla.experimental.scan import scan
@@ -120,7 +120,7 @@ print(json.dumps([sys.modules["{name}"] is before, torch._dynamo.config.automati
 
 
 def test_more_than_torch_xla_asks_for():
-    """As another version may: the module comes, and what was set before is set."""
+    """As in another version: the module is loaded, and attributes set before are still set."""
     script = """
 import torch
 from pyxla_torch_backend import deferred
@@ -141,7 +141,7 @@ print(json.dumps([
 
 
 def test_torch_xla_first_and_without_plugins():
-    """Then pyxla is not there to say that torch_xla is loaded."""
+    """Then pyxla cannot report that torch_xla is loaded."""
     script = """
 import gc
 before = gc.get_threshold()
@@ -153,7 +153,7 @@ print(json.dumps([stand_ins, gc.get_threshold() == before, "torch._dynamo" in sy
 
 
 def test_torch_xla_first_and_it_fails(tmp_path):
-    """Nobody sees its end: what still stands in fetches its module for any name."""
+    """The import's end is not seen: a remaining stand-in loads its module for any name."""
     (tmp_path / "torch_xla.py").write_text("import torch, yaml\nraise ImportError(type(yaml).__name__)")
     script = """
 try:

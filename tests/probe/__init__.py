@@ -1,1 +1,1 @@
-"""A library of handlers that only tests call, compiled on first use."""
+"""A library of handlers for tests, compiled at first use."""

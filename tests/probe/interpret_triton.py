@@ -20,7 +20,7 @@ TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"
 
 
 def with_numpy_2(patch):
-    """Triton 3.4 makes an index of an array with one element, which numpy 2 refuses."""
+    """Triton 3.4 uses an array with one element as an index, which numpy 2 rejects."""
 
     def patched(tensor):
         patch(tensor)

@@ -1,4 +1,4 @@
-"""Python ends of the probe handlers: between them every kind of argument and result."""
+"""The Python side of the probe handlers: together they have every kind of argument and result."""
 
 import torch
 
@@ -32,7 +32,7 @@ def _(x, integer, number, flag, string, integers, numbers, maybe_integer=None, m
 
 @custom_op
 def probe_optionals(a: torch.Tensor | None, x: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
-    """x + a[0] + 10 * b[0], where what is None counts as 0."""
+    """x + a[0] + 10 * b[0], where None counts as 0."""
     return x + (0 if a is None else a[0]) + 10 * (0 if b is None else b[0])
 
 
@@ -43,7 +43,7 @@ def _(a, x, b=None):
 
 @custom_op
 def probe_names(calls: torch.Tensor, key: torch.Tensor, type: float, tuple: list[int]) -> torch.Tensor:
-    """calls + type * key + tuple[0]: arguments called as what pyxla's own code uses."""
+    """calls + type * key + tuple[0]: arguments with names that pyxla's own code uses."""
     return calls + type * key + tuple[0]
 
 
@@ -110,7 +110,7 @@ def _(x):
 
 @custom_op
 def probe_workspace(x: torch.Tensor, size: int) -> torch.Tensor:
-    """The bytes of the workspace that the handler got: none on the CPU."""
+    """The size in bytes of the handler's workspace: 0 on the CPU."""
     return torch.zeros(1)
 
 

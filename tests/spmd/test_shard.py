@@ -1,4 +1,4 @@
-"""pyxla.shard: what it refuses without a mesh; and the tests of tests/spmd/mesh, in a process that has four devices."""
+"""pyxla.shard: its errors without a mesh; and the tests of tests/spmd/mesh, in a process with four devices."""
 
 import os
 import subprocess

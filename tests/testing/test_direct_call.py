@@ -1,4 +1,4 @@
-"""Raw calls: a handler called through ctypes sees what it sees under XLA. On the CPU, with the probe handlers."""
+"""Raw calls: a handler called through ctypes gets the same as under XLA. On the CPU, with the probe handlers."""
 
 import math
 

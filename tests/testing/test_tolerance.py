@@ -1,4 +1,4 @@
-"""The comparison behind every op's test: what it must refuse, and what it must let pass."""
+"""The comparison used by every op's test: what it must reject, and what it must accept."""
 
 import math
 
@@ -14,7 +14,7 @@ SIZES = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16:
 
 
 def large(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """A result that is rounded correctly, and the reference in float64; all mantissas occur, no value is near 0."""
+    """A correctly rounded result, and the reference in float64; all mantissas occur, no value is near 0."""
     generator = torch.Generator().manual_seed(0)
     want = torch.randn(512, 512, dtype=torch.float64, generator=generator)
     want += want.sign()
@@ -39,7 +39,7 @@ def test_one_element_off_by_two_units_fails(dtype, units, place):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_two_units_fail_at_every_mantissa(dtype):
-    """A limit relative to the value instead of to its unit would let two units pass in the upper half of a binade."""
+    """A limit relative to the value instead of its unit would accept two units in the upper half of a binade."""
     for value in (1.0, 1.25, 1.5, 1.75, 2 - 2 * torch.finfo(dtype).eps):
         want = torch.tensor([value], dtype=torch.float64)
         with pytest.raises(AssertionError, match="1 of 1 differ"):
@@ -64,7 +64,7 @@ def test_worst_element_is_the_one_nearest_to_its_limit():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_two_units_fail_with_the_roundings_of_an_op_test(dtype):
-    """`roundings` is for what float32 sums carry: in a narrower dtype it must not hide a wrong element."""
+    """`roundings` is for errors of float32 sums: in a narrower dtype it must not hide a wrong element."""
     got, want = large(dtype)
     with pytest.raises(AssertionError, match="1 of 262144 differ"):
         compare("here", moved(got, (200, 37), 2), want)
@@ -150,7 +150,7 @@ def test_integers_and_bools_must_be_equal(dtype):
 
 
 def test_error_above_that_of_the_peer_fails():
-    """Within the roundings, so that only the peer's error tells."""
+    """Within the roundings, so that only the comparison with the baseline's error can fail."""
     got, want = large(torch.float32)
     worse = (got.double() + 12 * torch.finfo(torch.float32).eps).float()
     error = (worse.double() - want).square().mean().sqrt().item()
@@ -162,7 +162,7 @@ def test_error_above_that_of_the_peer_fails():
 
 
 def test_one_outlier_does_not_fail_by_the_peer():
-    """The largest error of some thousand elements says little of an op: ours may be many times torch's."""
+    """The largest error of some thousand elements is no measure of an op: ours may be many times torch's."""
     got, want = large(torch.float32)
     eps = torch.finfo(torch.float32).eps
     got.view(-1)[0] += 8 * eps

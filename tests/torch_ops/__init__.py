@@ -1,1 +1,1 @@
-"""pyxla.torch_ops, and memory that torch_xla shares with others."""
+"""pyxla.torch_ops, and memory shared with CuPy and torch."""

@@ -87,7 +87,7 @@ every_way = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
 @every_way
 def test_backward_through_it(call):
-    """There is no gradient: the update counted as a constant, and what came before it got none, without a word."""
+    """There is no gradient: the update counted as a constant, and tensors before it silently got none."""
     weight = torch.ones(3, device=DEVICE, requires_grad=True)
     with pytest.raises((DefinitionError, BackendCompilerFailed)) as caught:
         total = call(torch.zeros(3, device=DEVICE), weight * 2)
@@ -99,7 +99,7 @@ def test_backward_through_it(call):
 
 @every_way
 def test_beside_what_is_trained(call):
-    """Where nothing that it sees needs a gradient, or nobody wants one, it is as ever."""
+    """If no argument needs a gradient, or gradients are off, the call works."""
     weight = torch.ones(3, device=DEVICE, requires_grad=True)
     cache = torch.zeros(3, device=DEVICE)
     for update in (weight.detach(), torch.ones(3, device=DEVICE)):

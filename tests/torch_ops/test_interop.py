@@ -1,4 +1,4 @@
-"""pyxla.interop: one memory, seen by XLA and by CuPy or torch, with the right order between their streams."""
+"""pyxla.interop: memory shared by XLA and CuPy or torch, with the right order between their streams."""
 
 import importlib.util
 import os
@@ -13,7 +13,7 @@ ON_GPU = os.environ.get("PJRT_DEVICE") == "CUDA"
 gpu = pytest.mark.skipif(not ON_GPU, reason="needs a GPU: devtool test -- tests --device cuda")
 no_gpu = pytest.mark.skipif(ON_GPU, reason="what it says where XLA's device is the CPU")
 torch_cuda = pytest.mark.skipif(not (ON_GPU and torch.cuda.is_available()), reason="needs a torch that sees a GPU")
-# A second and more of a GPU's clock at 2 GHz: whoever does not wait for this kernel reads too early.
+# More than a second at a GPU's clock of 2 GHz: a reader that does not wait for this kernel reads too early.
 CYCLES = 400_000_000
 
 DTYPES = [
@@ -110,7 +110,7 @@ def test_pending_and_transposed_tensors_are_computed_first():
 
 @gpu
 def test_cupy_reads_after_xla_has_written():
-    """XLA is still at work for tens of milliseconds when the array is asked for."""
+    """XLA still computes for tens of milliseconds when the array is requested."""
     import cupy
     import torch_xla
 
@@ -136,7 +136,7 @@ def test_cupy_reads_after_xla_has_written():
 @gpu
 @pytest.mark.parametrize("default_stream", [True, False])
 def test_xla_reads_after_cupy_has_written(default_stream):
-    """CuPy's kernel is still at work when XLA is asked to compute with its array: a compiled graph, so at once."""
+    """CuPy's kernel still runs when XLA starts to compute with its array: a compiled graph starts at once."""
     import cupy
     import torch_xla
 
@@ -226,7 +226,7 @@ def test_xla_reads_after_torch_has_written():
 
 @torch_cuda
 def test_compiled_graph_takes_torch_cuda_tensors():
-    """torch_xla copies its inputs; what is imported first is not copied. The result is on CUDA, without a copy."""
+    """torch_xla copies its inputs, except imported ones. The result is on CUDA, without a copy."""
     from pyxla_kernels.simple_add.simple_add import simple_add
 
     compiled = torch.compile(simple_add, backend="openxla", fullgraph=True)

@@ -1,4 +1,4 @@
-"""The parts of pyxla.trace that read text: modules and what changed between them, the logs of torch and torch_xla."""
+"""The parts of pyxla.trace that read text: modules and their changes, the logs of torch and torch_xla."""
 
 import os
 import sys
@@ -32,12 +32,12 @@ def test_equal_modules_have_no_changes_whatever_their_names():
 
 
 def test_a_changed_parameter_is_the_only_change():
-    """What follows from it is left out, with the size that torch_xla leaves behind as an unused constant."""
+    """Consequences of a change are left out, and so is the size that torch_xla keeps as an unused constant."""
     (changed,) = changes(
         Module(MODULE), Module(MODULE.replace("f32[4]", "f32[9]").replace("constant(4)", "constant(9)"))
     )
     assert (changed.what, changed.before, changed.after) == ("parameter 0", "f32[4]", "f32[9]")
-    # It has no line of its own: the first one that takes it.
+    # It has no line of its own: the first line that uses it.
     assert changed.place == ("/x/a.py", 2)
 
 
@@ -57,7 +57,7 @@ def test_dynamo_s_file_may_be_empty():
 
 
 def test_modules_past_the_four_digits_of_their_names_keep_their_order(tmp_path):
-    """Modules are joined with compilations by their order: from the ten thousandth on all were another's."""
+    """Modules are matched with compilations by order: from the ten thousandth on all were matched wrongly."""
     names = [f"module_{number:04d}.SyncTensorsGraph.15.before_optimizations.txt" for number in (9, 1000, 9999, 10000)]
     with written_files(tmp_path, "*.txt") as found:
         for name in reversed(names):
@@ -68,7 +68,7 @@ def test_modules_past_the_four_digits_of_their_names_keep_their_order(tmp_path):
 
 
 def test_files_of_an_earlier_run_are_left_out(tmp_path):
-    """The user's own --xla_dump_to may hold modules already."""
+    """The user's own --xla_dump_to may contain modules already."""
     for name, written in (("old.txt", 1000), ("new.txt", 3000)):
         (tmp_path / name).write_text("")
         os.utime(tmp_path / name, (written, written))

@@ -1,4 +1,4 @@
-"""`devtool bench`: what it measures, shows, keeps and refuses. No test depends on a time."""
+"""`devtool bench`: what it measures, shows, saves and rejects. No test depends on a time."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def measured(tmp_path_factory):
     )
     host = tree.kernels / OP / f"{OP}_host.cc"
     assert "factor * blend)" in host.read_text()
-    # One element, by a little.
+    # One element, slightly wrong.
     host.write_text(
         host.read_text().replace(
             "factor * blend)", "factor * blend * (i == 2999 && params.element_count == 3000 ? 1.01f : 1))"
@@ -62,7 +62,7 @@ def measured(tmp_path_factory):
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 4096)
-    except OSError:  # nobody holds the other end any more
+    except OSError:  # the other end is closed
         return b""
 
 
@@ -114,7 +114,7 @@ def test_kept_run_is_shown_drawn_and_compared_without_measuring(measured, tmp_pa
     again = tmp_path / "again.json"
     picture = tmp_path / "run.png"
     result = tree.run("bench", "--load", str(kept), "--json", str(again), "--plot", str(picture))
-    assert result.returncode == 1 and result.stdout == stdout  # its planted op is wrong still
+    assert result.returncode == 1 and result.stdout == stdout  # its planted op is still wrong
     assert json.loads(again.read_text()) == json.loads(kept.read_text())
     assert_is_picture(picture)
 

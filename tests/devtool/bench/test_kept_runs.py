@@ -1,4 +1,4 @@
-"""Runs that `devtool bench` has kept: read, compared, shown and drawn."""
+"""Saved runs of `devtool bench`: read, compared, shown and plotted."""
 
 import copy
 import json
@@ -134,7 +134,7 @@ def test_ratio_and_interval(before, now, factor):
 
 
 def test_interval_by_hand():
-    """Eight and eight: 64 ratios; 32 - 2.576 * sqrt(64 * 17 / 12) = 7.47, so the seventh from each end."""
+    """Eight by eight: 64 ratios; 32 - 2.576 * sqrt(64 * 17 / 12) = 7.47, so the seventh from each end."""
     before, now = [float(n) for n in range(1, 9)], [float(n) for n in range(11, 19)]
     ratios = sorted(b / a for a in before for b in now)
     assert shift(before, now) == pytest.approx((math.sqrt(ratios[31] * ratios[32]), ratios[6], ratios[-7]))
@@ -183,7 +183,7 @@ def test_peer_may_be_slower():
 
 
 def test_slower_machine_is_no_regression():
-    """All that ran took half as long again, the control too."""
+    """Every layer takes 1.5 times as long, and so does the reference run."""
     everything = dict.fromkeys(("raw", "raw_step", "xla_step", "torch", "torch_compile", "control"), 1.5)
     assert set(verdicts(run(), run(**everything)).values()) == {""}
     assert verdicts(run(), run(**everything | {"raw": 2.0}))["raw"] == "slower"
@@ -233,7 +233,7 @@ def test_regression_is_an_exit_status(tmp_path):
     assert (good.exit_code, good.exception) == (0, None)
 
 
-# What is shown and drawn.
+# Tables and plots.
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_picture(tmp_path, cases):
 
 
 def test_picture_of_nothing(tmp_path):
-    """All was refused."""
+    """Every layer was refused."""
     empty = document()
     empty["cases"] = [case | {"layers": [], "refused": "wrong"} for case in empty["cases"]]
     plot.plot_run(parse_run(empty), tmp_path / "run.png")

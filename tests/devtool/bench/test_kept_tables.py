@@ -1,4 +1,4 @@
-"""The kept runs of docs/bench, and the tables that `devtool bench --table` writes of them."""
+"""The saved runs of docs/bench, and the tables that `devtool bench --table` makes of them."""
 
 import json
 import statistics

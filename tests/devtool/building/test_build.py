@@ -1,4 +1,4 @@
-"""`devtool build`: what it builds, what it leaves alone, and what it says when something is wrong."""
+"""`devtool build`: what it builds, what it leaves unchanged, and its errors."""
 
 import os
 import shutil
@@ -51,7 +51,7 @@ def processes_in(folder: Path) -> list[str]:
 
 
 class WaitingCompiler:
-    """An op whose compilation waits until it is let go: its source includes a pipe that no one has written to."""
+    """An op whose compilation waits until it is released: its source includes a pipe without a writer."""
 
     def __init__(self, tree: Tree, op: str):
         source = tree.tiny_op(op, f'#include "{op}/pipe.inc"\n{TINY}')
@@ -109,7 +109,7 @@ def test_clean_builds_anew(tree, ops):
 
 
 def test_another_compiler_configures_anew(tree, tmp_path):
-    """CMake keeps the compiler that it saw first."""
+    """CMake keeps the compiler that it found first."""
     wrapper = tmp_path / "my-g++"
     wrapper.write_text(f'#!/bin/sh\necho "$@" >>"{tmp_path}/calls"\nexec c++ "$@"\n')
     wrapper.chmod(0o755)
@@ -126,7 +126,7 @@ def test_compilers_message_comes_first(tree):
     lines = result.stderr.splitlines()
     assert lines[0].startswith(("/", "In file")) and "_ffi.cc: In function" in lines[0]
     assert f"{path}:1:23: error: 'nonsense' was not declared" in result.stderr
-    assert "other_nonsense" in result.stderr  # the other op is tried too
+    assert "other_nonsense" in result.stderr  # the other op is built too
     assert lines[-3] in (
         "build: one, two: expected it to build, got errors in one/one_ffi.cc, two/two_ffi.cc",
         "build: two, one: expected it to build, got errors in two/two_ffi.cc, one/one_ffi.cc",
@@ -204,7 +204,7 @@ def test_interrupted_build_ends_its_children_and_the_next_one_works(tree, number
 
 
 def test_killed_build_ends_its_children_and_the_next_one_works(tree):
-    """Only once no command is about to start: such a one ninja may miss, and nobody is left to tell it again."""
+    """Waits until no command is about to start: ninja may miss such a command, and no later signal would reach it."""
     compiler = WaitingCompiler(tree, "slow")
     child = tree.start("build", "slow")
     compiler.wait_until_it_reads()

@@ -1,4 +1,4 @@
-"""`devtool doctor`: a run on this machine, a run where much is broken, and each failure by itself."""
+"""`devtool doctor`: a run on this machine, a run where much is broken, and each failure separately."""
 
 import ctypes
 import json
@@ -26,7 +26,7 @@ TOOLS = ("C++ compiler", "nvcc")
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
-    """That of a user who has set nothing; pytest's plugin lets XLA dump its modules."""
+    """The environment of a user who has set nothing; pytest's plugin makes XLA dump its modules."""
     for name in ("LD_PRELOAD", "XLA_FLAGS", "PYXLA_PJRT_PLUGIN", "CXX", "CUDACXX", "PYXLA_NIX_SHELL"):
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
@@ -34,7 +34,7 @@ def environment(monkeypatch):
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory):
-    """The output of a run in a tree where the library is stale, torch_xla raises, and two variables name no file."""
+    """The output in a tree where the library is stale, torch_xla raises, and two variables name missing files."""
     tree = Tree(tmp_path_factory.mktemp("doctor"))
     shutil.copytree(ROOT / "requirements", tree.root / "requirements")
     tree.library("simple_add").parent.mkdir(parents=True)
@@ -49,7 +49,7 @@ def broken(tmp_path_factory):
 
 
 def row(table: str, check: str) -> tuple[str, str]:
-    """Status and found, and the hint, of a line of the table."""
+    """Status, finding and hint of a line of the table."""
     lines = [line.strip() for line in table.splitlines()]
     (number,) = [n for n, line in enumerate(lines) if line.startswith(f"{check} ")]
     hint = lines[number + 1]
@@ -61,14 +61,14 @@ def one(doctor: Doctor, check: str) -> Line:
 
 
 def with_torch() -> Doctor:
-    """Without the checks that come before."""
+    """Runs one check without those before it."""
     doctor = Doctor()
     doctor.lines["torch"] = Line("torch", OK, "")
     return doctor
 
 
 def test_this_machine(capsys):
-    """All of it for real; then the same lines as a table."""
+    """Runs all checks; then shows the same lines as a table."""
     command = [sys.executable, "-P", "-m", "devtool", "doctor", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     objects = json.loads(done.stdout)
@@ -91,7 +91,7 @@ def test_this_machine(capsys):
 
 
 def test_broken_machine(broken):
-    """Each failure is one line with its fix; what needs it is skipped; the others are there all the same."""
+    """Each failure is one line with its fix; checks that depend on it are skipped; the others still run."""
     assert (broken.returncode, broken.stderr.replace("ERROR: ld.so", "").count("Traceback")) == (1, 0)
     status, hint = row(broken.stdout, "torch_xla")
     assert status == "failed ImportError: _XLAC.so: undefined symbol: _ZN3foo"
@@ -197,7 +197,7 @@ def test_compilers_that_are_not_there(environment):
 
 
 def test_compilers_that_do_not_work(environment, tmp_path):
-    """One that does not know C++20, and one that dies."""
+    """A compiler without C++20, and one that crashes."""
     for name, body in (("cxx", 'echo "unknown option $1" >&2; exit 1'), ("nvcc", "kill -ABRT $$")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
@@ -276,7 +276,7 @@ def test_preloaded_file_that_is_no_library(environment, tmp_path):
 
 
 def test_call_whose_numbers_are_wrong(environment, tmp_path):
-    """Preloaded: a stranger, and a simple_add that subtracts and says that it was built from the sources here."""
+    """Preloaded: a foreign library, and a simple_add that subtracts but claims to be built from these sources."""
     source = (ROOT / "kernels/simple_add/simple_add_ffi.cc").read_text()
     assert source.count("+ scale *") == 1
     digest = source_digest(ROOT / "kernels", "simple_add")

@@ -1,4 +1,4 @@
-"""What devtool doctor runs in processes of their own."""
+"""The checks of devtool doctor that run in processes of their own."""
 
 from pathlib import Path
 
@@ -17,5 +17,5 @@ def test_a_hanging_probe_is_killed_with_all_that_it_started(monkeypatch, tmp_pat
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(Problem, match=r"within 2 s"):
         Processes(timeout=2).ask("torch", hint="")
-    status = Path("/proc", pid.read_text(), "stat")  # absent, or a zombie that nobody has collected yet
+    status = Path("/proc", pid.read_text(), "stat")  # absent, or a zombie that is not collected yet
     assert not status.exists() or status.read_text().split()[2] == "Z"

@@ -1,4 +1,4 @@
-"""`devtool list` and `devtool hlo`: what they show of ops in every state."""
+"""`devtool list` and `devtool hlo`: their output for ops in every state."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def test_table_says_the_state_in_words(tree):
     source.write_text(text + "// changed\n")
     result = tree.run("list")
     source.write_text(text)
-    os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))  # or the next build would compile it again
+    os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))  # otherwise the next build would compile it again
     assert result.stdout.split()[-4:] == ["simple_add", "xla_gpu_simple_add", "Host", "stale"]
     assert result.stderr == "hint: devtool build simple_add\n"
 
@@ -57,7 +57,7 @@ def test_table_says_the_state_in_words(tree):
 def test_corrupt(tree, tmp_path, damage):
     library = tree.library("simple_add")
     whole, manifest = library.read_bytes(), library.with_suffix(".json").read_bytes()
-    # Renamed into place: the file that is there may be mapped by another process.
+    # Renamed into place, because another process may have mapped the existing file.
     damaged = tmp_path / "damaged"
     if damage == "no table":
         (tmp_path / "empty.cc").touch()
@@ -70,7 +70,7 @@ def test_corrupt(tree, tmp_path, damage):
         if name == "other":
             tree.tiny_op("other")
         damaged.replace(tree.library(name))
-        library.with_suffix(".json").unlink()  # which would say first that the bytes are others
+        library.with_suffix(".json").unlink()  # which would report the changed bytes first
         entry = listed(tree)[name]
     finally:
         library.write_bytes(whole)
@@ -122,7 +122,7 @@ def test_hlo_of_an_op_without_cases(tree):
 
 
 def test_hlo_of_a_further_op_of_a_folder(tree):
-    """Its cases have a list of their own; nothing of the folder's name is in its name."""
+    """Its cases have their own list; its name does not contain the folder's."""
     folder = tree.kernels / "simple_add"
     python, cases = (folder / name for name in ("simple_add.py", "cases.py"))
     texts = python.read_text(), cases.read_text()
@@ -195,7 +195,7 @@ def test_hlo_json(tree):
 
 
 def test_hlo_graph(tree, tmp_path):
-    """Well-formed, with the custom call marked by its class; nothing of it lies outside of the picture."""
+    """Well-formed, with the custom call marked by its class; everything is inside the picture."""
     path = tmp_path / "graph.svg"
     result = tree.run("hlo", "simple_add", "--case", "f32-3x5", "--graph", str(path))
     assert result.returncode == 0 and result.stdout == ""
@@ -211,7 +211,7 @@ def test_hlo_graph(tree, tmp_path):
 
 
 def chain(length: int) -> SimpleNamespace:
-    """A module of that many steps with a custom call in the middle."""
+    """A module with that many steps and a custom call in the middle."""
     lines = ["  %x0 = f32[2]{0} parameter(0)"]
     for i in range(1, length):
         call = 'custom-call(%x{}), custom_call_target="a<b"' if i == length // 2 else "sine(%x{})"
@@ -223,7 +223,7 @@ def chain(length: int) -> SimpleNamespace:
 
 @pytest.mark.parametrize("length", [2, MOST_NODES - 1, 5000])
 def test_picture_of_a_long_module(length):
-    """A large one shows what is near its custom calls, and says how much it leaves out."""
+    """A large module is shown near its custom calls, with the number of omitted instructions."""
     text, left_out = draw([chain(length)], "after")
     drawn = list(ElementTree.fromstring(text).iter(f"{SVG}rect"))
     assert len(drawn) == (length + 1 if length < MOST_NODES else 7)
@@ -243,7 +243,7 @@ def script(tmp_path, text: str):
 
 
 def test_hlo_of_a_script(tree, tmp_path):
-    """Its own output goes to stderr; XLA compiles what it compiles anyway."""
+    """Its own output goes to stderr; XLA compiles nothing extra."""
     path = script(tmp_path, SCRIPT + 'import os; os.system("echo said by a child")\n')
     result = tree.run("hlo", str(path), "--json", "--", "--epochs", "3", PJRT_DEVICE="CPU")
     assert result.returncode == 0, result.stderr
@@ -256,7 +256,7 @@ def test_hlo_of_a_script(tree, tmp_path):
 
 
 def test_hlo_of_a_script_twice_in_a_folder_of_the_user_s(tree, tmp_path):
-    """The second run's modules have the first one's names."""
+    """The second run's modules have the same names as the first run's."""
     path, folder = script(tmp_path, SCRIPT), tmp_path / "modules"
     flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
     for _ in range(2):
@@ -277,7 +277,7 @@ inner()
 
 
 def test_hlo_of_a_script_that_raises(tree, tmp_path):
-    """The traceback is that of `python script.py`, without a frame of ours."""
+    """The traceback is that of `python script.py`, without a frame of devtool."""
     path = script(tmp_path, RAISES)
     result = tree.run("hlo", str(path))
     assert result.returncode == 1 and result.stdout == ""

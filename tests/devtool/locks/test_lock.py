@@ -1,4 +1,4 @@
-"""`devtool lock` in a copy of the checkout: the real uv, on a folder of tiny wheels as its index."""
+"""`devtool lock` in a copy of the checkout: the real uv, with a folder of tiny wheels as its index."""
 
 import hashlib
 import json
@@ -43,7 +43,7 @@ class Tree(devtool_tree.Tree):
         path.write_text(f"{text}\n")
 
     def wheel(self, name: str, version: str = "1.0", **options) -> None:
-        """Adds a wheel to the index: one page per package, with the hash of each file, as a real one has it."""
+        """Adds a wheel to the index: one page per package, with the hash of each file, as in a real index."""
         folder = self.wheels / canonicalize_name(name)
         write_wheel(folder, name, version, **options)
         files = {path.name: hashlib.sha256(path.read_bytes()) for path in folder.glob("*.whl")}
@@ -63,7 +63,7 @@ class Tree(devtool_tree.Tree):
         return done.stdout.splitlines()
 
     def fails(self, *arguments: str, **changes: str) -> str:
-        """Its errors; and that it left everything as it was."""
+        """Its errors; checks that it changed nothing."""
         before = self.files()
         done = self.run("lock", *arguments, **changes)
         assert (done.returncode, done.stdout) == (1, "") and "Traceback" not in done.stderr, done.stderr
@@ -108,7 +108,7 @@ def test_first_lock_writes_both_views(locked):
 
 
 def test_sets_agree_on_what_they_share(tree):
-    """They are installed together: the version that one needs is every other's, though there are newer ones."""
+    """The sets are installed together: a version required by one applies to all, even if newer ones exist."""
     for name in ("alpha", "beta", "gamma"):
         tree.wheel(name, "1.0")
         tree.wheel(name, "2.0")
@@ -135,7 +135,7 @@ def test_cuda_13_leaves_out_what_has_the_same_files(tree):
 
 
 def test_package_of_which_only_headers_are_used_is_locked_alone(tree):
-    """requirements/uv.toml is read beside the user's own settings."""
+    """requirements/uv.toml is read in addition to the user's own settings."""
     tree.wheel("delta", "2.0", needs=["gamma"])
     tree.write("dev", "delta==2.0")
     settings = tree.root / "requirements/uv.toml"
@@ -246,7 +246,7 @@ def test_package_by_address_is_refused(locked):
     ids=["read-only", "full"],
 )
 def test_bad_disk_leaves_all_as_it_was(tree, flags, size, message):
-    """The disk of the last file: those before it could be replaced, and are not."""
+    """The disk of the last file is full: the earlier files could be replaced, but are not."""
     (tree.root / "nix").mkdir()
     with mounted(tree.root / "nix", f"size={size}", flags):
         if size == "4k":
@@ -255,7 +255,7 @@ def test_bad_disk_leaves_all_as_it_was(tree, flags, size, message):
 
 
 def test_without_uv_it_says_so(tree):
-    """Run by the Python that .venv was made with: uv is not beside it."""
+    """Run by the Python that made .venv, which has no uv."""
     command = [sys._base_executable, *tree.command("lock")[1:]]
     environment = tree.environment(PATH="")
     environment["PYTHONPATH"] += os.pathsep + sysconfig.get_path("purelib")
@@ -266,7 +266,7 @@ def test_without_uv_it_says_so(tree):
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_wheels_are_those_that_pip_takes(tree, python):
-    """Forty packages, each with some of the tags there are; pip itself chooses among their files."""
+    """Forty packages, each with some of the known tags; pip itself chooses among their files."""
     chance = random.Random(0)
     names = [f"package{number}" for number in range(40)]
     for name in names:

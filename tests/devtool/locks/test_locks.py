@@ -1,4 +1,4 @@
-"""The locks of this checkout: requirements/*.txt for pip and nix/wheels.json for Nix say the same."""
+"""The locks of this checkout: requirements/*.txt for pip and nix/wheels.json for Nix agree."""
 
 import base64
 import json
@@ -26,7 +26,7 @@ def nix_view(root: Path = ROOT) -> dict:
 
 
 def pip_view(name: str, machine: str, python: str) -> dict[str, tuple[str, set[str]]]:
-    """Package -> its version and the hashes of its files, as pip takes them there."""
+    """Package -> its version and the hashes of its files, as pip reads them."""
     there = {"platform_machine": machine, "python_version": python, "python_full_version": f"{python}.9"}
     found = {}
     for line in (ROOT / f"requirements/{name}.txt").read_text().replace("\\\n", "").splitlines():
@@ -41,7 +41,7 @@ def pip_view(name: str, machine: str, python: str) -> dict[str, tuple[str, set[s
 
 
 def platforms(machine: str) -> list[str]:
-    """What pip takes on a system with glibc 2.35, the best one first."""
+    """The tags that pip accepts on a system with glibc 2.35, the best one first."""
     first, old = (5, {5: "1", 12: "2010", 17: "2014"}) if machine == "x86_64" else (17, {17: "2014"})
     numbers = [name for n in range(35, first - 1, -1) for name in (f"_2_{n}", old.get(n)) if name]
     return [f"manylinux{number}_{machine}" for number in numbers]

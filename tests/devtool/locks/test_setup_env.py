@@ -16,7 +16,7 @@ from tests.small_tree import PYPROJECT, Tree, kill_alone, mounted, read_until, w
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Tree:
-    """A tree whose .venv is complete. Its tests leave it complete."""
+    """A tree whose .venv is complete, also after each test."""
     tree = Tree(tmp_path_factory.mktemp("made") / "a tree")
     tree.first_run = tree.works("list", "--x=a b")
     return tree
@@ -82,7 +82,7 @@ def test_nix_shell_runs_as_it_is(tree):
 
 @pytest.mark.slow
 def test_killed_anywhere_is_repaired_by_the_next_call(tree):
-    # Long enough to be killed while pip writes it.
+    # Large enough to be interrupted while pip writes it.
     tree.lock("cpu", *(write_wheel(tree.wheels, f"tiny{i}", "1.0", 1 << 22) for i in range(8)))
     points = ("making .venv", "installing the locked pip", "installing the locked wheels", "installed", "the project")
     for number, point in enumerate(points):
@@ -190,7 +190,7 @@ def fake_python(folder: Path, body: str) -> str:
 
 
 def real_python(folder: Path, before: str) -> str:
-    """The real one, with `before` run ahead of the probe."""
+    """The real script, with `before` run before the probe."""
     return fake_python(folder, f'shift 2; exec {sys.executable} -E -c "{before}\n$1"')
 
 
@@ -210,7 +210,7 @@ def test_unfit_python_is_refused_with_its_reason(tree, tmp_path, before, reason)
 
 
 def test_no_python_lists_all_that_were_tried(tree, tmp_path):
-    # What the script itself runs, and no Python; the ones in /usr/bin are named by path, so they may be fit.
+    # The programs that the script runs, but no Python; those in /usr/bin are found by path.
     (tmp_path / "bin").mkdir()
     for name in ("readlink", "cat", "cmp", "head"):
         (tmp_path / "bin" / name).symlink_to(shutil.which(name))

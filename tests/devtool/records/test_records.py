@@ -1,4 +1,4 @@
-"""What `devtool test` and `devtool bench` leave on record, and how it is read and shown again."""
+"""The records of `devtool test` and `devtool bench`, and how they are read and shown."""
 
 import json
 import math
@@ -31,7 +31,7 @@ def check(case: str, *, ok: bool = True, share: float | None = 0.5, **more) -> d
 
 @pytest.fixture
 def kernels(monkeypatch, tmp_path):
-    """A checkout of one op."""
+    """A checkout with one op."""
     monkeypatch.setattr(project, "root", lambda: tmp_path)
     for name in (
         "one/one_ffi.cc",
@@ -155,7 +155,7 @@ def test_view_of_a_run_with_failures(kernels):
     assert view["problems"] == [("bf16", "lazy", "one[bf16]: values: expected <1>, got 2")]
     assert view["failed"] == ["test_one.py::test_other"] and view["others"]["failed"] == 1
     assert view["worst"].case == "f32" and [row["cells"]["lazy"] for row in view["rows"]] == [True, False]
-    # The failed one is a cross on the line of what is allowed.
+    # The failed check is a cross on the line of the tolerance.
     good, bad = view["plot"].split('<g class="')[1:]
     assert good.startswith("ok") and "<circle" in good and bad.startswith("bad") and "<circle" not in bad
     roof = re.search(r'class="limit" d="M\d+ ([\d.]+)H', view["plot"])[1]
@@ -202,7 +202,7 @@ def test_check_that_fails_records_why():
     ("device_type", "at_run_time", "passes"), [("CUDA", True, True), ("CUDA", False, False), ("CPU", True, False)]
 )
 def test_only_cuda_may_take_what_only_the_data_shows(monkeypatch, device_type, at_run_time, passes):
-    """Its handlers cannot raise: the tests of every op with such data failed there."""
+    """CUDA handlers cannot raise for data: the tests of every op with such bad inputs failed there."""
     from pyxla_kernels.simple_add.simple_add import simple_add
 
     def op(a, b):
@@ -221,7 +221,7 @@ def test_only_cuda_may_take_what_only_the_data_shows(monkeypatch, device_type, a
 
 @pytest.mark.parametrize(("copy", "matrix"), [(1e10, 1e11), (1e6, 1e5), (1e13, 1e15)])
 def test_roofline_holds_all_marks_whatever_the_rates(copy, matrix):
-    """A busy machine can measure its rates lower than what a kernel reaches a second later."""
+    """A busy machine can measure rates below those that a kernel reaches a second later."""
     document = bench_run.document()
     document["rates"]["copy"]["per_second"], document["rates"]["matrix"]["per_second"] = copy, matrix
     plot = plots.roofline(bench_run.parse_run(document), "label")
@@ -233,7 +233,7 @@ def test_roofline_holds_all_marks_whatever_the_rates(copy, matrix):
     ("dtype", "device_type", "allowed"),
     [
         (torch.bfloat16, "CUDA", 512),
-        (torch.float32, "CUDA", 16),  # such as a log-sum-exp beside a result of 16 bits
+        (torch.float32, "CUDA", 16),  # such as a log-sum-exp next to a result of 16 bits
         (torch.bfloat16, "CPU", 16),
     ],
 )
@@ -244,7 +244,7 @@ def test_a_gpu_may_round_more_in_a_result_of_16_bits_alone(dtype, device_type, a
 
 
 def test_a_worker_of_xdist_has_its_own_folder_of_modules(monkeypatch):
-    """It starts with its parent's XLA_FLAGS; XLA takes the last of two folders."""
+    """It starts with its parent's XLA_FLAGS; XLA uses the last of two folders."""
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/parents --xla_dump_hlo_as_text")
     monkeypatch.setenv("PJRT_DEVICE", "CPU")
     for workerinput, is_own in ((None, False), ({}, True)):
@@ -273,7 +273,7 @@ def test_bench_with_an_impossible_number_is_no_record(kernels, key, value):
 
 
 def test_bench_that_moves_nothing_is_shown_and_drawn(tmp_path):
-    """An input without elements: operations per byte are no number, which ended the page and the picture."""
+    """An input without elements: operations per byte are not a number, which broke the page and the plot."""
     document = bench_run.document()
     document["cases"][0]["bytes"] = 0
     run = bench_run.parse_run(document)

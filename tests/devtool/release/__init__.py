@@ -1,1 +1,1 @@
-"""What leaves the checkout: the flake, wheels, libraries that are verified, artifacts that are run."""
+"""Deliverables: the flake, wheels, verified libraries, artifacts."""

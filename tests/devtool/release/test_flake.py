@@ -1,4 +1,4 @@
-"""The flake, evaluated with nix/host for nixpkgs: what it offers, what an edit rebuilds, what it refuses."""
+"""The flake, evaluated with nix/host as nixpkgs: its outputs, what an edit rebuilds, what it rejects."""
 
 import json
 import os
@@ -173,7 +173,7 @@ def test_wheel_with_another_hash(copy):
 
 @needs_nix
 def test_cache_example_of_the_guide(copy, tmp_path):
-    """The lines that docs/guide/nix.md shows, with a store of their own for the other side."""
+    """The commands of docs/guide/nix.md, with a separate store for the other side."""
     block = re.search(r"```sh cache\n(.*?)```", (ROOT / "docs/guide/nix.md").read_text(), re.DOTALL)[1]
     shutil.copytree(ROOT / "devtool", copy.root / "devtool", ignore=shutil.ignore_patterns("__pycache__"))
     commands = tmp_path / "bin"
@@ -193,7 +193,7 @@ def test_cache_example_of_the_guide(copy, tmp_path):
     assert result.stdout.split() == ["libsimple_add.json", "libsimple_add.so"]
 
 
-# What the flake asks of nixpkgs
+# The names that the flake uses of nixpkgs
 
 
 def used_names(prefix: str) -> set[str]:
@@ -203,7 +203,7 @@ def used_names(prefix: str) -> set[str]:
 
 
 def test_surface_of_nixpkgs_is_listed():
-    """nix/host/surface.json is what was compared with the real nixpkgs; a new name needs that comparison again."""
+    """nix/host/surface.json was compared with the real nixpkgs; a new name needs that comparison again."""
     surface = json.loads((ROOT / "nix/host/surface.json").read_text())
     assert used_names("lib") == set(surface["lib"])
     assert set(surface["lib"]) <= set((ROOT / "nix/host/nixpkgs-lib.txt").read_text().split())
@@ -219,7 +219,7 @@ def test_stand_in_has_the_surface_and_little_more(flake):
     result = flake.nix(
         "eval", "--impure", "--json", "--expr", f"builtins.attrNames (import {flake.root}/nix/host {{ }})"
     )
-    # bashInteractive is for `nix develop`, which asks for it by itself.
+    # `nix develop` itself uses bashInteractive.
     assert set(json.loads(result.stdout)) == {*surface["pkgs"], "lib", "system", "bashInteractive"}
 
 

@@ -1,4 +1,4 @@
-"""The source archive, the wheel built from it, and the wheel installed where the checkout cannot be seen."""
+"""The source archive, the wheel built from it, and the wheel installed without access to the checkout."""
 
 import email
 import os
@@ -53,7 +53,7 @@ def source_archive(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(source_archive, tmp_path_factory) -> Path:
-    """Built from the archive, so that a file that it lacks shows; host code only, which is what the script calls."""
+    """Built from the archive, so that a missing file shows; only host code, which the script calls."""
     folder = tmp_path_factory.mktemp("wheel")
     options = ("--no-build-isolation", "--no-deps", "--no-index", "-w", folder)
     environment = {**os.environ, "CMAKE_ARGS": "-DPYXLA_CUDA=OFF"}
@@ -159,7 +159,7 @@ def test_locks_agree_where_they_overlap():
 
 
 def test_cuda_lock_gives_each_shared_file_one_owner():
-    """Both wheels of a pair bring libcudnn.so.9, or libnccl.so.2: whichever came last would win."""
+    """Both wheels of a pair contain libcudnn.so.9, or libnccl.so.2: the one installed last would win."""
     lock = (ROOT / "requirements/cuda13.txt").read_text()
     for library in ("cudnn", "nccl"):
         assert re.findall(rf"^nvidia-{library}-\w+==", lock, re.MULTILINE) == [f"nvidia-{library}-cu13=="]

@@ -1,4 +1,4 @@
-"""`devtool run-artifact`: inputs from a file or a seed, outputs to a file, and each thing that can be wrong."""
+"""`devtool run-artifact`: inputs from a file or a seed, outputs to a file, and each possible error."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def inputs(**changes):
 
 
 def arrays(path):
-    """What is in a file, closed again: else it is closed in another test, with a warning."""
+    """The contents of a file, which is closed again: otherwise another test would close it, with a warning."""
     with numpy.load(path) as file:
         return dict(file)
 
@@ -74,7 +74,7 @@ def test_inputs_and_outputs_as_files(artifact, run):
 
 
 def test_outputs_may_be_inputs_again(artifact, run):
-    """What is kept by its bits is read by them."""
+    """Values saved as bits are read as bits."""
     assert run(artifact, "--random", "5", "--output", "out.npz").exit_code == 0
     out = arrays("out.npz")
     numpy.savez("in.npz", **inputs(x=out["result.0"], y=out["result.1"], counter=out["counter"]))
@@ -222,7 +222,7 @@ def test_another_library(artifact, run, monkeypatch):
 
 
 def test_an_error_of_the_handler(run, tmp_path):
-    """What only the data shows: a slot beyond the cache."""
+    """An error in the data: a slot beyond the cache."""
     op = torch.ops.xla_gpu.reshape_and_cache
     from pyxla_kernels.reshape_and_cache.cases import BAD_INPUTS
 

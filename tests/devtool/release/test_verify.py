@@ -1,4 +1,4 @@
-"""`devtool verify`: what it says of good and bad libraries, folders, wheels and tarballs."""
+"""`devtool verify`: its output for good and bad libraries, folders, wheels and tarballs."""
 
 import io
 import json
@@ -24,7 +24,7 @@ INSIDE = "pyxla_kernels/simple_add"
 
 @pytest.fixture
 def library(tmp_path):
-    """A copy of simple_add's library, with its manifest beside it."""
+    """A copy of simple_add's library and its manifest."""
     (tmp_path / "lib").mkdir()
     for name in NAMES:
         shutil.copy(BUILT / name, tmp_path / "lib")
@@ -58,7 +58,7 @@ def reports(*arguments) -> list[dict]:
 
 
 def differences(*arguments) -> list[str]:
-    """What the one library differs in; holds that it is said on stderr too, and that the command fails."""
+    """The differences of the one library; checks that stderr names them too and that the command fails."""
     status, output, errors = run(*arguments, "--json")
     (report,) = map(json.loads, output.splitlines())
     found = report["differences"]
@@ -123,7 +123,7 @@ def test_sources_that_changed(library, tmp_path, monkeypatch):
 
 
 def test_changed_library(library):
-    """Its table is not read: that would run code of it."""
+    """Its table is not read, because that would run its code."""
     expected = file_digest(library)[:12]
     library.write_bytes(library.read_bytes() + b"x")
     assert differences(library) == [
@@ -179,7 +179,7 @@ def test_file_that_is_no_whole_library(library, content, message):
 
 
 def test_bad_input_leaves_no_traceback(library, tmp_path):
-    """As a process of its own, whose exit status a script sees."""
+    """As a separate process, with an exit status for scripts."""
     library.write_bytes(library.read_bytes()[:100])
     tree = Tree(tmp_path / "tree")
     result = tree.run("verify", str(library))

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 WIDTHS = {"phone": 360, "tablet": 768, "desktop": 1280}
-# Everything that Tab must reach: links, what folds, what scrolls.
+# Everything that Tab must reach: links, foldable parts, scrollable parts.
 REACHABLE = "a[href], summary, [tabindex='0']"
 
 
@@ -32,7 +32,7 @@ def browser():
 
 @pytest.fixture
 def show(browser, report_page):
-    """Opens the page as a device and a scheme have it; `unfold` opens all that is folded."""
+    """Opens the page for a device and a colour scheme; `unfold` opens all folded parts."""
 
     def open_page(device: str = "desktop", scheme: str = "light", *, unfold: bool = True):
         size = {"width": WIDTHS[device], "height": 800, "deviceScaleFactor": 1, "mobile": device == "phone"}
@@ -51,7 +51,7 @@ def test_nothing_is_loaded_and_nothing_complains(show):
     browser = show()
     assert browser.title.startswith("pyxla ops")
     loaded = browser.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
-    # A browser looks for the icon of a page from a server by itself.
+    # A browser requests the icon of a served page by itself.
     assert loaded == [] and [entry for entry in browser.get_log("browser") if "favicon" not in entry["message"]] == []
     assert browser.execute_script("return document.scripts.length") == 0
 
@@ -66,10 +66,10 @@ def test_no_page_is_wider_than_its_window(show, device, unfold):
         boxes = browser.execute_script(
             "return [...document.querySelectorAll('.scroll')].map(b => [b.clientWidth, b.scrollWidth])"
         )
-        assert sum(inside > outside for outside, inside in boxes) >= 5  # there was something to be too wide
+        assert sum(inside > outside for outside, inside in boxes) >= 5  # some parts would be too wide
 
 
-# Contrast as WCAG 2 defines it, of every text against the nearest background that is painted behind it.
+# Contrast as WCAG 2 defines it, of every text against the nearest painted background.
 CONTRAST = """
 const channels = c => { const n = c.match(/[\\d.]+/g).map(Number); return n.length > 3 ? n : [...n, 1]; };
 const light = c => c.slice(0, 3).map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
@@ -107,7 +107,7 @@ def test_plots_follow_the_scheme(show):
 
 
 def focused(browser) -> tuple:
-    """Number of what has the focus, its outline's style and width, and whether it is in the window."""
+    """Number of the focused element, style and width of its outline, and whether it is in the window."""
     script = """const e = document.activeElement, s = getComputedStyle(e), r = e.getBoundingClientRect();
       return [[...document.querySelectorAll(arguments[0])].indexOf(e), s.outlineStyle, parseFloat(s.outlineWidth),
         r.bottom > 0 && r.top < innerHeight && r.right > 0 && r.left < innerWidth]"""

@@ -1,4 +1,4 @@
-"""`devtool report`: the page of a tree with a good op, broken ones and records of every kind, and what is refused."""
+"""`devtool report`: the page of a tree with a good op, broken ones and records of every kind; and its errors."""
 
 import os
 import re
@@ -20,7 +20,7 @@ def text(report_page):
 
 
 def section(text: str, op: str) -> str:
-    """What the page says of an op, without tags."""
+    """The page's text about an op, without tags."""
     found = re.search(rf'<section id="{op}".*?</section>', text, re.DOTALL)
     return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", found[0])))
 
@@ -227,5 +227,5 @@ def test_interrupt_ends_what_it_started(report_page):
 
 
 def test_page_takes_few_seconds(report_page):
-    """Processor time; three processes, as two ops end theirs or have none: torch_xla is imported twice."""
+    """Processor time of three processes, as two ops end theirs or have none: torch_xla is imported twice."""
     assert report_page.seconds < 45

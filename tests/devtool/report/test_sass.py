@@ -1,4 +1,4 @@
-"""What `devtool report` reads from machine code, beside what ptxas and the ELF file say of the same kernels."""
+"""What `devtool report` reads from machine code, compared with ptxas and the ELF file for the same kernels."""
 
 import io
 import re
@@ -14,7 +14,7 @@ from devtool.errors import DevtoolError
 from devtool.report import sass
 from devtool.report.sass import CLASSES, find_cuobjdump, read_kernels, source_name
 
-# Two kernels: one with shared memory and float arithmetic, one whose array has to lie in local memory.
+# Two kernels: one with shared memory and float arithmetic, one whose array must be in local memory.
 PTX = """
 .version 8.0
 .target {architecture}
@@ -47,7 +47,7 @@ PTX = """
 
 
 def assemble(folder: Path, architecture: str) -> tuple[Path, Path, str]:
-    """A cubin of the two kernels, the same in the container that a library holds, and what ptxas says of them."""
+    """A cubin of the two kernels, the same in a library's container, and ptxas' output for them."""
     source, cubin, container = folder / "k.ptx", folder / "k.cubin", folder / "k.fatbin"
     source.write_text(PTX.format(architecture=architecture))
     ptxas = Path(find_cuobjdump() or "").parent / "ptxas"
@@ -63,7 +63,7 @@ def assemble(folder: Path, architecture: str) -> tuple[Path, Path, str]:
 
 
 def instructions(cubin: Path, symbol: str) -> int:
-    """How many of its instructions, of 16 bytes each, are no NOP: an opcode whose low bits are 0x918."""
+    """The number of its 16-byte instructions that are not a NOP (an opcode whose low bits are 0x918)."""
     section = ELFFile(io.BytesIO(cubin.read_bytes())).get_section_by_name(f".text.{symbol}")
     opcodes = [word & 0xFFF for word, _ in struct.iter_unpack("<QQ", section.data())]
     return sum(opcode != 0x918 for opcode in opcodes)
@@ -81,7 +81,7 @@ def test_figures_are_those_of_ptxas(tmp_path, architecture):
         assert kernel.stack == int(re.search(r"(\d+) bytes stack frame", about)[1])
         assert kernel.mix.total() == instructions(cubin, symbol)
     tile, spills = found.values()
-    # From sm_90 on CUDA keeps 1 KiB of a block's shared memory to itself.
+    # From sm_90 on CUDA reserves 1 KiB of a CTA's shared memory.
     assert tile.shared == 64 * 4 + (1024 if architecture == "sm_90" else 0)
     assert tile.mix["shared memory"] == 2 and tile.mix["float"] == 1 and tile.mix["global memory"] == 2
     assert (tile.stack, spills.stack) == (0, 64) and tile.mix["local memory"] == 0 and spills.mix["local memory"] >= 2

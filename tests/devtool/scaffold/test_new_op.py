@@ -1,4 +1,4 @@
-"""`devtool new-op`: names, all or nothing, and that what it writes builds, passes, and fails when it is changed."""
+"""`devtool new-op`: names, all or nothing, and that its folder builds, passes, and fails after a change."""
 
 import json
 import re
@@ -18,14 +18,14 @@ ALL_KINDS = (
     "(Tensor? w, Tensor(a!) cache, Tensor x, bool flag, int[] d, float[] g, int n, int? k=None, float? f=2, "
     "bool b=True, str s='x', Tensor? late=None) -> (Tensor, Tensor)"
 )
-# Name -> schema; None is the default schema. Together they have every kind, with and without defaults.
+# Name -> schema; None is the default schema. Together they cover every kind, with and without defaults.
 SCHEMAS = {
     "plain": None,
     "my_norm": "(Tensor x, Tensor weight, float eps=1e-6) -> Tensor",
     "everything": ALL_KINDS,
     "only_in_place": "(Tensor(a!) out, Tensor update) -> ()",
     "two_in_place": "(Tensor x, Tensor(a!) key_cache, Tensor(b!) value_cache, int start) -> Tensor",
-    # An op and its arguments named like functions of C and like what the templates call so themselves.
+    # An op and arguments that are named like functions of C and like names in the templates.
     "exp": "(Tensor exp, Tensor? new_out, Tensor out_0, int? index, str mode) -> (Tensor, Tensor, Tensor)",
 }
 FILES = ["__init__.py", "cases.py", "test_{0}.py", "{0}.cu", "{0}.h", "{0}.py", "{0}_ffi.cc", "{0}_host.cc"]
@@ -151,7 +151,7 @@ def test_folder_that_appears_meanwhile_stays(tree, monkeypatch):
 
 @pytest.mark.parametrize("what", ["full", "read-only"])
 def test_disk_that_takes_nothing_leaves_nothing_behind(tmp_path, what):
-    # Four pages are free: the first files fit, the others do not.
+    # Four memory pages are free: the first files fit, the others do not.
     with tree_on_a_bad_disk(tmp_path, what, free=4 * 4096) as tree:
         before = sorted(tree.kernels.iterdir())
         result = tree.run("new-op", "unlucky", PYTHONDONTWRITEBYTECODE="1")
@@ -174,7 +174,7 @@ def words_of(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A tree with an op for each schema; and `names`, whose arguments are called like what the templates use."""
+    """A tree with an op for each schema; and `names`, whose arguments have names that the templates use."""
     tree = Tree(tmp_path_factory.mktemp("written"))
     for name, schema in SCHEMAS.items():
         new_op(tree, name, schema)
@@ -188,8 +188,8 @@ def written(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tested(written):
-    """How the tests of all these ops ended: one run, as most of its time is torch's import."""
-    # Every case lazily; the rest on what differs by schema and not by size. Of `names` one case: it has many arguments.
+    """The results of these ops' tests: one run, because most of its time is torch's import."""
+    # Every case lazily; the other checks where schemas differ, not sizes. One case of `names`: it has many arguments.
     rest = "bad_input or f32-3x5 or bf16-3x5 or absent or other"
     select = f"(not test_names and (check_lazy or {rest})) or (test_names and f32-3x5)"
     return written.run("test", *SCHEMAS, "names", "--all", "--", "-k", select)
@@ -222,7 +222,7 @@ def test_pytests_own_summary_stays_in_the_output(tested):
 
 
 def test_python_function_has_the_schema(written, tested):
-    """What torch infers from the annotations is what the author asked for."""
+    """torch infers from the annotations the schema that the author asked for."""
     script = (
         "import json, torch, pyxla\n"
         f"names = {list(SCHEMAS)}\n"
@@ -268,7 +268,7 @@ CHANGES = {
 
 @pytest.fixture(scope="module")
 def changed(written, tested):
-    """How the tests end after these changes. Last in this file: the ops stay as they are then."""
+    """The results of the tests after these changes. Last in this file, because the ops stay changed."""
     for name, (suffix, old, new) in CHANGES.items():
         path = written.kernels / name / f"{name}{suffix}"
         assert path.read_text().count(old) == 1, name
@@ -286,7 +286,7 @@ def test_changed_line_fails_the_test(changed, name):
 
 
 def test_names_that_the_build_has_already_are_refused():
-    """An op named set_device ended CMake; Triton's file of one named triton_kernels overwrote its Python file."""
+    """An op named set_device broke CMake; for one named triton_kernels, Triton's file overwrote its Python file."""
     targets = re.findall(r"add_library\((\w+)", "".join(p.read_text() for p in ROOT.glob("pyxla/*/CMakeLists.txt")))
     packages = re.search(r"reserved = \[(.*)\];", (ROOT / "nix/ops.nix").read_text())[1]
     files = [path.name.partition(".")[0] for path in ROOT.glob("devtool/scaffold/template/*/[a-z]*.py.jinja")]

@@ -1,4 +1,4 @@
-"""The schema parser of `devtool new-op`: what it reads, what it refuses and where it points, and that torch agrees."""
+"""The schema parser of `devtool new-op`: what it accepts and rejects, where it points, and that torch agrees."""
 
 import string
 
@@ -47,7 +47,7 @@ def test_reads_results_and_odd_spacing(text, results):
     assert parse_schema(text).results == results
 
 
-# In each text the mistake stands between « and »; an empty place is before the next character.
+# In each text the mistake is between « and »; an empty place is before the next character.
 MISTAKES = [
     ("«»", "'('", "the end"),
     ("(Tensor x«»", "')' or ',' or '='", "the end"),

@@ -1,4 +1,4 @@
-"""`devtool test`: what it preloads and reports, and what it says when the tests do not come to their end."""
+"""`devtool test`: what it preloads and reports, and what it says if the tests crash."""
 
 import json
 import os
@@ -104,7 +104,7 @@ def test_arguments_for_pytest_need_no_op():
 @pytest.mark.slow
 @pytest.mark.parametrize(("options", "raw"), [([], False), (["--raw"], True)])
 def test_files_for_pytest_take_the_place_of_all_tests(tree, options, raw):
-    """Without one all run: in kernels/ those of two ops, and raw nothing else."""
+    """Without OP all tests run: in kernels/ those of two ops, and with --raw nothing else."""
     write_test(tree, RAW.replace("assert 0", "pass"))
     other = tree.root / "tests/test_other.py"
     other.parent.mkdir(exist_ok=True)
@@ -112,7 +112,7 @@ def test_files_for_pytest_take_the_place_of_all_tests(tree, options, raw):
     named = tree.run("test", "--device", "cpu", *options, "--", "kernels/tiny/test_tiny.py")
     assert named.stdout.splitlines()[-1] == f"{1 if raw else 3} passed, 0 failed, 0 skipped"
     everything = tree.run("test", "--device", "cpu", *options)
-    # What of simple_add is on XLA needs more of a checkout than there is here.
+    # simple_add's tests on XLA need a larger checkout.
     files = ["tests/test_other.py", "kernels/simple_add/test_simple_add.py", "kernels/tiny/test_tiny.py"]
     assert [file for file in files if f"\n{file} " in everything.stdout] == files[1 if raw else 0 :]
 
@@ -170,7 +170,7 @@ def test_crash_is_named(tree):
 
 
 def test_crash_behind_the_last_test_is_named(tree):
-    """What a write out of bounds broke may show only as the process ends."""
+    """The damage of a write out of bounds may show only when the process ends."""
     write_test(tree, "import atexit, os\natexit.register(os.abort)\ndef test_passes(): pass\n")
     result = tree.run("test", "tiny")
     assert result.returncode == 1
@@ -215,7 +215,7 @@ def test_hint_of_a_sanitizer_points_at_its_report():
 
 @pytest.mark.slow
 def test_write_past_the_end_is_found(tree):
-    """One element too far: XLA's buffers are watched to the byte."""
+    """One element too far: accesses to XLA's buffers are checked to the byte."""
     assert tree.run("new-op", "too_far").returncode == 0
     source = tree.kernels / "too_far/too_far_host.cc"
     text = source.read_text()

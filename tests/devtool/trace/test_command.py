@@ -1,4 +1,4 @@
-"""`devtool trace` on real scripts, on XLA's CPU: what it reports, with source lines; the scripts run as without it."""
+"""`devtool trace` on real scripts, on XLA's CPU: its report, with source lines; the scripts behave as without it."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def written(folder: Path, text: str, name: str = "script.py") -> Path:
 
 
 class Traced:
-    """A script that was traced: what it printed, the report, and the lines of its marks."""
+    """A traced script: its output, the report, and the lines of its marks."""
 
     def __init__(self, folder: Path, text: str, *arguments: str, options: tuple[str, ...] = ()):
         self.script = written(folder, text)
@@ -46,13 +46,13 @@ class Traced:
         return number
 
     def at(self, kind: str, mark: str) -> list[dict]:
-        """The entries of this kind whose place is the marked line of the script."""
+        """The entries of this kind at the marked line of the script."""
         entries = [entry for entry in self.report[kind] if entry["place"] and entry["place"]["line"] == self.line(mark)]
         assert all(entry["place"]["file"] == str(self.script) for entry in entries)
         return entries
 
     def changes(self, mark: str) -> list[list[dict]]:
-        """What changed, for each compilation at the marked line but the first."""
+        """The changes, for each compilation at the marked line except the first."""
         (graph,) = self.at("graphs", mark)
         return [compilation["changes"] for compilation in graph["compilations"] if not compilation["first"]]
 
@@ -67,7 +67,7 @@ def traced(tmp_path_factory):
 
 
 def test_the_script_runs_as_without_trace(traced):
-    """Its arguments, output and exit status; as many compilations and executions, frames and graph breaks of dynamo."""
+    """The same arguments, output and exit status; equal counts of compilations, executions, frames and graph breaks."""
     plain = run(traced.script.parent, "script.py", "one", "--json", "two")
     assert re.search(r"\['one', '--json', 'two'\] \d+ \d+\n$", plain.stdout)
     assert traced.done.stdout == plain.stdout
@@ -160,7 +160,7 @@ def test_times(traced):
 
 
 def test_times_per_op(traced):
-    """The calls of the script, the profile's own among neither compilations nor executions."""
+    """The calls of the script; the profile adds neither compilations nor executions."""
     times = traced.report["device_time"]
     calls = {entry["op"]: entry["calls"] for entry in times["ops"]}
     assert calls["simple_add"] == 2 and calls["the rest of XLA"] > 20
@@ -197,7 +197,7 @@ def test_a_clean_loop_gets_no_advice(clean):
 
 
 def test_a_script_that_raises(tmp_path):
-    """Its traceback is the one without trace, though a replaced method lies in between; the report follows."""
+    """Its traceback is the same as without trace, although a replaced method is in between; the report follows."""
     script = """
         import torch
         import torch_xla

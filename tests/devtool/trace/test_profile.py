@@ -29,7 +29,7 @@ PROFILES = """
 
 
 def test_a_script_that_forks_and_profiles_itself(tmp_path):
-    """XLA has one profile at a time: the script's own is whole, and the report says why its own ends."""
+    """XLA has one profile at a time: the script's own is complete, and the report says why the trace's ended."""
     traced = Traced(tmp_path, PROFILES)
     assert (traced.done.returncode, traced.done.stdout) == (0, "0\n"), traced.done.stderr
     for folder in ("one", "two"):
@@ -61,7 +61,7 @@ def test_a_long_run_is_recorded_for_a_while(tmp_path):
 
 
 def test_torch_xla_in_any_folder(tmp_path, monkeypatch):
-    """Cause: the place of a sync was torch_xla's own line. Without a profile all else is reported."""
+    """Cause: the place of a sync was torch_xla's own line. Without a profile everything else is reported."""
     (tmp_path / "some").mkdir()
     (tmp_path / "some/torch_xla").symlink_to(find_spec("torch_xla").submodule_search_locations[0])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "some"), os.environ.get("PYTHONPATH", "")]))

@@ -1,4 +1,4 @@
-"""What pyxla.shard mends of torch_xla's compiled functions: which input is which, and what they update in place."""
+"""What pyxla.shard fixes in torch_xla's compiled functions: the order of inputs, and in-place updates."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def split(value, axes=("data", None)):
 
 
 class Normalised(torch.nn.Module):
-    """rms_norm with a weight of its own, compiled: Dynamo has one graph for all of them."""
+    """rms_norm with its own weight, compiled: Dynamo has one graph for all such modules."""
 
     def __init__(self, weight):
         super().__init__()
@@ -41,7 +41,7 @@ class Normalised(torch.nn.Module):
 
 
 def test_modules_of_one_graph_keep_their_own_weights():
-    """Traced a second time, a weight passed for a constant under SPMD: all modules computed with the first one's."""
+    """When traced a second time under SPMD, a weight became a constant: all modules computed with the first one's."""
     weights = [torch.full((8,), 1.0), torch.full((8,), 5.0)]
     modules = [Normalised(weight) for weight in weights]
     for _ in range(3):
@@ -61,7 +61,7 @@ def finished_executions():
 
 @torch.no_grad()
 def test_an_updated_argument_runs_no_graph_of_its_own():
-    """Each call finds what the one before has made of it; a second function finds it, too."""
+    """Each call sees the previous call's update, and so does a second function."""
     value, added = torch.randn(8, 16), torch.randn(8, 16)
     total, step = split(value), split(added)
     add = torch.compile(lambda total, step: total.add_(step).sum(), backend="openxla", fullgraph=True)
@@ -78,7 +78,7 @@ def test_an_updated_argument_runs_no_graph_of_its_own():
 
 @torch.no_grad()
 def test_a_copied_value_is_nobody_elses():
-    """Neither of the two sees what is done to the other one afterwards, and the sharding stays."""
+    """Neither tensor sees later updates of the other one, and the sharding stays."""
     target, source = split(torch.zeros(8, 16)), split(torch.ones(8, 16))
     sharding = torch_xla._XLAC._get_xla_sharding_spec(target)
     target.copy_(source)

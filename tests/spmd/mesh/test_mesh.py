@@ -1,4 +1,4 @@
-"""Sharded ops on a mesh of four virtual devices: right numbers, one custom call of a part, no exchange, no copy."""
+"""Sharded ops on a mesh of four virtual devices: right numbers, one custom call per part, no exchange, no copy."""
 
 import re
 
@@ -16,13 +16,13 @@ from pyxla import testing
 from pyxla.errors import ArgumentError
 from pyxla.testing.tolerance import compare
 
-# The parts lie along "model", two of them; along "data" every device computes the same.
+# Two parts along "model"; along "data" every device computes the same.
 MESH = xs.Mesh(np.arange(4), (2, 2), ("data", "model"))
 LINE = xs.Mesh(np.arange(4), (4,), ("model",))
 DEVICE = torch_xla.device()
 EXCHANGES = re.compile(r"all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter")
 
-# op -> cases that two devices divide: each operand there is, absent and present; dtypes; updates in place.
+# op -> cases that two devices can split: each operand absent and present; dtypes; updates in place.
 PAGED = ["ragged-bf16", "window-7", "all-options", "f8-bf16"]
 SHARDED = {
     "paged_attention": PAGED,
@@ -37,7 +37,7 @@ SHARDED = {
     "gelu_and_mul": [],
     "simple_add": [],
 }
-# Of these the cases have odd rows, or three heads.
+# The cases of these ops have odd rows, or three heads.
 OWN = {
     "reshape_and_cache": lambda g: cache_cases.arguments(
         g, torch.bfloat16, heads=4, cache_dtype=torch.float8_e4m3fn, scaled=True
@@ -84,13 +84,13 @@ def spec(op, by, argument, rank):
 
 
 def dealt(qkv, kv_heads, devices=2):
-    """Queries, keys and values of the first device, then the second's, as weights that are dealt out make them."""
+    """Queries, keys and values of the first device, then the second's, as split weights produce them."""
     parts = qkv.split([qkv.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
     return torch.cat([part.unflatten(1, (devices, -1)) for part in parts], dim=2).flatten(1, 2)
 
 
 def to_mesh(op, by, arguments, mesh=MESH):
-    """The arguments on the devices, split as the op takes them."""
+    """The arguments on the devices, split as the op needs them."""
     if "qkv" in arguments:
         arguments = arguments | {"qkv": dealt(arguments["qkv"], arguments["kv_cache"].shape[3])}
     moved = {n: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
@@ -118,14 +118,14 @@ def check(op, case, call, on_mesh, arguments):
 
 @pytest.mark.parametrize(("op", "by", "case"), list(sharded_cases()))
 def test_lazy(op, by, case):
-    """Two seeds: the second one's graph is known."""
+    """Two seeds: the graph of the second is known."""
     call = pyxla.shard(op, by, MESH, "model")
     for seed in (0, 1):
         arguments = case.arguments(seed)
         seen = check(op, case, call, to_mesh(op, by, arguments), arguments)
     (module,) = [m for m in seen.modules if m.calls]
     assert not EXCHANGES.search(module.after)
-    # Two operands of one size that are updated in place: torch_xla may swap their buffers.
+    # Two operands of the same size are updated in place: torch_xla may swap their buffers.
     if len(op.schema.mutated) < 2:
         assert not [copy for copy in module.copies if copy.call]
     (only,) = module.calls
@@ -149,7 +149,7 @@ def test_compiled(op, by, case):
 
 
 def test_operands_that_nobody_sharded():
-    """They stay as they are; the call's device cuts its part, and the result is sharded."""
+    """They stay whole; each device takes its part, and the result is sharded."""
     norm = pyxla.shard(pyxla.find_op("rms_norm"), "rows", LINE)
     x = torch.randn(8, 64)
     on_xla = x.to(DEVICE)
@@ -164,7 +164,7 @@ def test_operands_that_nobody_sharded():
 
 
 def test_an_op_that_nobody_sharded():
-    """Operands that XLA copies in the background: nothing exports a sharded buffer to wait for it."""
+    """Operands that XLA copies in the background: a sharded buffer cannot be exported to wait for it."""
     x = torch.randn(64, 1024)
     on_xla = x.to(DEVICE)
     compare(
@@ -188,7 +188,7 @@ def attention_step(mesh):
 
 @pytest.mark.parametrize("mode", ["lazy", "compiled"])
 def test_a_step_of_two_ops(mode):
-    """Parts go from op to op without an exchange, the cache without a copy; four devices with one kv head each."""
+    """Parts pass from op to op without an exchange, the cache without a copy; four devices with one kv head each."""
     torch.manual_seed(0)
     arguments = (
         *(torch.randn(3, heads, 16) for heads in (8, 4, 4)),
@@ -253,7 +253,7 @@ def test_refuses_what_the_devices_do_not_divide(name, by, shapes, message, devic
     ],
 )
 def test_refuses_other_arguments_than_the_op(arguments, named, message):
-    """It dropped what it did not know, so that a misspelt attribute kept its default."""
+    """It dropped unknown names, so that a misspelt attribute kept its default."""
     norm = pyxla.shard(pyxla.find_op("rms_norm"), "rows", LINE)
     x = torch.ones(8, 8, device=DEVICE)
     assert norm(x, weight=None, eps=1.0).cpu()[0, 0].item() == pytest.approx(0.5**0.5)
@@ -269,7 +269,7 @@ def test_has_no_gradient():
 
 
 def test_inspect_shows_what_was_compiled_before():
-    """torch_xla counts runs under another name on a mesh: pyxla.inspect took it that there were none."""
+    """On a mesh torch_xla counts runs under another name: pyxla.inspect found none."""
     norm = pyxla.shard(pyxla.find_op("rms_norm"), "rows", LINE)
     x = torch.randn(12, 16).to(DEVICE)
     for _ in range(2):
