@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyxla.hlo import wire
 from pyxla.pjrt import cuda_plugin, platform
 from pyxla.torch_xla_patches import debug_flags
 from pyxla.torch_xla_patches.compiled_graphs import graphs_of_compiled_functions
@@ -141,26 +142,16 @@ def _restore(variable: str, value: str | None) -> None:
 
 
 def overrides(**flags: str | bool | int) -> bytes:
-    """CompileOptionsProto.env_option_overrides: XLA's flags for one compilation. The bytes of such a message behind
-    another's are merged into it.
+    """CompileOptionsProto.env_option_overrides: XLA's flags for one compilation.
+
+    XLA merges these bytes into the options that they are appended to.
     """
 
-    def value(flag: str | bool | int) -> bytes:
-        return (
-            _field(1, flag.encode()) if isinstance(flag, str) else bytes([0x10 if type(flag) is bool else 0x18, flag])
-        )
+    def override(flag: str | bool | int) -> bytes:
+        number = 1 if isinstance(flag, str) else 2 if isinstance(flag, bool) else 3
+        return wire.field(number, flag)
 
-    return b"".join(_field(7, _field(1, name.encode()) + _field(2, value(flag))) for name, flag in flags.items())
-
-
-def _field(number: int, content: bytes) -> bytes:
-    """A field of a protocol buffer: a string, bytes or a message."""
-    size, rest = [], len(content)
-    while True:
-        size.append(rest & 0x7F | (0x80 if rest > 0x7F else 0))
-        rest >>= 7
-        if not rest:
-            return bytes([number << 3 | 2, *size]) + content
+    return b"".join(wire.field(7, wire.field(1, name) + wire.field(2, override(flag))) for name, flag in flags.items())
 
 
 @contextmanager
