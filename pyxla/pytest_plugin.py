@@ -61,14 +61,11 @@ def pytest_collection_modifyitems(config, items) -> None:
 
 
 def pytest_runtest_setup() -> None:
-    """Takes off what torch 2.8 leaves behind in a backend that is used again and again.
+    """Lets one process compile hundreds of backward passes."""
+    if "torch._dynamo.backends.torchxla" in sys.modules:
+        from pyxla.torch_xla_patches.backward_compiler import unwrap_backward_compiler
 
-    Each torch.compile(backend="openxla") wraps the backend's compiler of backward passes once more. After some hundreds
-    in one process, which only tests come to, compiling a backward pass ends in a RecursionError.
-    """
-    backend = sys.modules.get("torch._dynamo.backends.torchxla")
-    if backend is not None:
-        backend.openxla.kwargs.pop("bw_compiler", None)
+        unwrap_backward_compiler()
 
 
 @pytest.hookimpl(wrapper=True)

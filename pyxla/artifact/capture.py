@@ -13,7 +13,7 @@ _HOST_METRICS = ("TensorsGraphSize", "RunCachedGraphInputData", "TransferFromDev
 
 
 @contextmanager
-def scalars_of_their_own() -> Iterator[None]:
+def unshared_scalars() -> Iterator[None]:
     """torch_xla keeps one buffer for equal scalars: two inputs that have one value in the example would be one."""
     import torch_xla
 

@@ -22,7 +22,7 @@ from pyxla.artifact.capture import (
     host_events,
     numbers_as_constants,
     pending_tensors,
-    scalars_of_their_own,
+    unshared_scalars,
     xla_tensors,
 )
 from pyxla.artifact.load import TARGET_PREFIX, bytes_of_tensor, module_targets, read_module
@@ -71,7 +71,7 @@ def export(
         raise ArgumentError(mismatch("export", "args", "a tuple of arguments", type(args).__name__), "args=(x,)")
     _check_module(fn)
     inputs: dict[str, torch.Tensor] = {}
-    with scalars_of_their_own():
+    with unshared_scalars():
         call_args, call_kwargs = _on_xla(fn, args, dict(kwargs or {}), inputs)
     torch_xla.sync(wait=True)
     captured = xla_tensors()
@@ -101,12 +101,7 @@ def _save(
     own = {id(tensor) for tensor in inputs.values()}
     others = [tensor for tensor in captured if id(tensor) not in own]
     _refuse_updates(fn, pending_tensors(others))
-    pending = {id(tensor) for tensor in pending_tensors(list(inputs.values()))}
-    updates = {
-        name: tensor
-        for (name, tensor), number in zip(inputs.items(), ids, strict=True)
-        if id(tensor) in pending or data_of(tensor) != [number]
-    }
+    updates = _updated_inputs(inputs, ids)
     if not results and not updates:
         raise ArgumentError(
             mismatch("export", "fn", "tensor results, or an update of an argument", "neither"), "return a tensor"
@@ -119,12 +114,12 @@ def _save(
             "save the constants themselves",
         )
     weights = {i: tensor for i, tensor in zip(node_ids, data, strict=True) if i not in ids}
-    places = {i: n for n, i in enumerate(weights)}
-    names = _weight_names(fn, weights)
+    weight_names = _weight_names(fn, weights)
     # After the weights have their names: asking may give a weight's data another tensor's number.
     _refuse_updates(fn, [tensor for tensor in others if not ids.keys().isdisjoint(data_of(tensor))])
     module = xla_model.get_stablehlo_bytecode(outputs)
-    calls, others = _call_targets(module)
+    places = {i: ("input", n) for i, n in ids.items()} | {i: ("weight", n) for n, i in enumerate(weights)}
+    calls, other_targets = _call_targets(module)
     manifest = Manifest(
         versions=installed_versions(),
         stablehlo=_stablehlo_version(module),
@@ -134,15 +129,25 @@ def _save(
             *(Output(**vars(_tensor(name, tensor)), updates=name) for name, tensor in updates.items()),
             *(Output(**vars(_tensor(name, tensor)), updates=None) for name, tensor in results.items()),
         ),
-        weights=tuple(_tensor(names[i], tensor) for i, tensor in weights.items()),
-        parameters=tuple(("input", ids[i]) if i in ids else ("weight", places[i]) for i in node_ids),
+        weights=tuple(_tensor(weight_names[i], tensor) for i, tensor in weights.items()),
+        parameters=tuple(places[i] for i in node_ids),
         custom_calls=calls,
-        other_targets=others,
+        other_targets=other_targets,
         members={},
     )
     members = {MODULE: lambda: module}
     members |= {f"weights/{n}": lambda t=tensor: bytes_of_tensor(t) for n, tensor in enumerate(weights.values())}
     write_artifact(path, manifest, members)
+
+
+def _updated_inputs(inputs: dict[str, torch.Tensor], ids: dict[int, int]) -> dict[str, torch.Tensor]:
+    """The inputs that the function assigned to: what is pending, or has other data than its own."""
+    pending = {id(tensor) for tensor in pending_tensors(list(inputs.values()))}
+    return {
+        name: tensor
+        for (name, tensor), number in zip(inputs.items(), ids, strict=True)
+        if id(tensor) in pending or data_of(tensor) != [number]
+    }
 
 
 def _refuse_updates(fn: Callable, tensors: list[torch.Tensor]) -> None:

@@ -8,8 +8,6 @@ docs/decisions/0007-see-what-xla-compiled.md says what else was looked at, and w
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import gc
 import itertools
 import os
 import re
@@ -18,13 +16,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyxla.errors import PyxlaError, mismatch
+from pyxla.hlo import wire
 from pyxla.pjrt import cuda_plugin, platform
+from pyxla.torch_xla_patches import debug_flags
+from pyxla.torch_xla_patches.compiled_graphs import graphs_of_compiled_functions
 
 __all__ = ["private_compilations"]
 
 _AS_TEXT = "xla_dump_hlo_as_text"
-_PARSE = "_ZN3xla28ParseDebugOptionFlagsFromEnvEb"  # void xla::ParseDebugOptionFlagsFromEnv(bool reset_envvar)
 # torch_xla puts its value into the name under which its cache holds a graph, and reads it only for auto-sharding.
 _PART_OF_THE_KEY = "XLA_AUTO_SPMD_MESH"
 
@@ -92,7 +91,7 @@ def private_compilations() -> Iterator[None]:
     before = _compilations()
     kept = os.environ.get(_PART_OF_THE_KEY)
     os.environ[_PART_OF_THE_KEY] = f"pyxla{next(_private_numbers)}"
-    graphs = [(known, dict(known)) for known in _graphs_of_compiled_functions()]
+    graphs = [(known, dict(known)) for known in graphs_of_compiled_functions()]
     for known, _ in graphs:
         known.clear()
     try:
@@ -127,42 +126,12 @@ def _count(metric: str) -> int:
     return data[0] if data else 0
 
 
-def _graphs_of_compiled_functions() -> list[dict]:
-    """For each graph that torch_xla's backend of torch.compile has made: what it knows by its symbolic sizes."""
-    from torch_xla._dynamo import dynamo_bridge
-
-    constants = dynamo_bridge.extract_internal.__code__.co_consts
-    code = next(c for c in constants if getattr(c, "co_name", "") == "optimized_mod")
-    place = code.co_freevars.index("sym_constants_to_graph_vars")
-    functions = [f for f in gc.get_referrers(code) if getattr(f, "__code__", None) is code]
-    return [f.__closure__[place].cell_contents for f in functions]
-
-
 def _switch(folder: str) -> None:
     """XLA writes what it compiles to `folder` from now on; nowhere, if it is empty."""
     if platform.device_type() == "CUDA":
         cuda_plugin.set_compile_options(overrides(xla_dump_to=folder, **{_AS_TEXT: True}) if folder else b"")
     else:
-        _parse_flags(f"--xla_dump_to={folder} --{_AS_TEXT}={'true' if folder else 'false'}")
-
-
-def _parse_flags(flags: str) -> None:
-    import torch_xla
-
-    try:
-        parse = getattr(ctypes.CDLL(torch_xla._XLAC.__file__), _PARSE)
-    except AttributeError as error:
-        version = torch_xla.__version__
-        raise PyxlaError(
-            mismatch("hlo", "torch_xla", "2.8.1, whose XLA can be told to dump at any time", version),
-            "call pyxla.hlo.dump_to before the first computation",
-        ) from error
-    kept = os.environ.get("XLA_FLAGS")
-    os.environ["XLA_FLAGS"] = flags
-    try:
-        parse(ctypes.c_bool(True))
-    finally:
-        _restore("XLA_FLAGS", kept)
+        debug_flags.set_flags(f"--xla_dump_to={folder} --{_AS_TEXT}={'true' if folder else 'false'}")
 
 
 def _restore(variable: str, value: str | None) -> None:
@@ -173,26 +142,16 @@ def _restore(variable: str, value: str | None) -> None:
 
 
 def overrides(**flags: str | bool | int) -> bytes:
-    """CompileOptionsProto.env_option_overrides: XLA's flags for one compilation. The bytes of such a message behind
-    another's are merged into it.
+    """CompileOptionsProto.env_option_overrides: XLA's flags for one compilation.
+
+    XLA merges these bytes into the options that they are appended to.
     """
 
-    def value(flag: str | bool | int) -> bytes:
-        return (
-            _field(1, flag.encode()) if isinstance(flag, str) else bytes([0x10 if type(flag) is bool else 0x18, flag])
-        )
+    def override(flag: str | bool | int) -> bytes:
+        number = 1 if isinstance(flag, str) else 2 if isinstance(flag, bool) else 3
+        return wire.field(number, flag)
 
-    return b"".join(_field(7, _field(1, name.encode()) + _field(2, value(flag))) for name, flag in flags.items())
-
-
-def _field(number: int, content: bytes) -> bytes:
-    """A field of a protocol buffer: a string, bytes or a message."""
-    size, rest = [], len(content)
-    while True:
-        size.append(rest & 0x7F | (0x80 if rest > 0x7F else 0))
-        rest >>= 7
-        if not rest:
-            return bytes([number << 3 | 2, *size]) + content
+    return b"".join(wire.field(7, wire.field(1, name) + wire.field(2, override(flag))) for name, flag in flags.items())
 
 
 @contextmanager

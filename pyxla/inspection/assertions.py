@@ -14,13 +14,13 @@ Each raises an AssertionError in the form of pyxla's errors, which says what was
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pyxla.errors import ArgumentError, mismatch
 from pyxla.hlo.dump import compilations
 from pyxla.inspection.inspection import Inspection
+from pyxla.torch_xla_patches.fallback_counters import FallbackCounter
 
 
 def assert_custom_calls(seen: Inspection, op: str, count: int = 1) -> None:
@@ -110,21 +110,12 @@ def assert_no_fallback() -> Iterator[None]:
     Raises:
         AssertionError: some did; the message names them.
     """
-    import torch_xla.debug.metrics as metrics
-
-    before, cleared, clear = _fallbacks(), Counter(), metrics.clear_counters
-
-    def clear_counters() -> None:
-        cleared.update(_fallbacks())
-        clear()
-
-    # torch_xla clears its counters when torch.compile looks for fallbacks.
-    metrics.clear_counters = clear_counters
+    fallbacks = FallbackCounter()
     try:
         yield
     finally:
-        metrics.clear_counters = clear
-    ran = cleared + _fallbacks() - before
+        fallbacks.stop()
+    ran = fallbacks.counts()
     if ran:
         listed = ", ".join(f"{name} ({count})" for name, count in sorted(ran.items()))
         raise AssertionError(
@@ -133,12 +124,6 @@ def assert_no_fallback() -> Iterator[None]:
                 "torch_xla has no XLA form of these; write the step without them, or make an op of it",
             )
         )
-
-
-def _fallbacks() -> Counter[str]:
-    import torch_xla.debug.metrics as metrics
-
-    return Counter({name: metrics.counter_value(name) or 0 for name in metrics.executed_fallback_ops()})
 
 
 def _targets(op: str) -> set[str]:

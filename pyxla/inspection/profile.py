@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pyxla.hlo import wire
 from pyxla.inspection.inspection import Inspection
 from pyxla.library.find import find_library
 from pyxla.library.kernel_names import kernel_names
@@ -17,7 +18,7 @@ from pyxla.torch_ops.custom_op import find_op
 
 __all__ = ["DeviceTimes", "kernels_in", "op_of", "profiling"]
 
-_OURS = f"{NAMESPACE}_"
+_PREFIX = f"{NAMESPACE}_"
 # Kernels of cuBLAS are called nvjet and cutlass, too.
 _PRODUCT = re.compile(r"dot|gemm|convolution|cublas|nvjet|cutlass")
 # XLA keeps about so many events of a GPU and drops those that come later.
@@ -107,7 +108,7 @@ def profiling(compiled: Inspection) -> Iterator[DeviceTimes]:
 
 def op_of(target: str) -> str | None:
     """The op of ours behind a custom call's target; None for another's."""
-    return target.removeprefix(_OURS) if target.startswith(_OURS) else None
+    return target.removeprefix(_PREFIX) if target.startswith(_PREFIX) else None
 
 
 def kernels_in(libraries: Iterable[tuple[str, Path]]) -> dict[str, str]:
@@ -170,22 +171,8 @@ def _covered(spans: list[tuple[float, float]]) -> float:
 
 def _messages(profile: bytes) -> list[str] | None:
     """XSpace.errors and XSpace.warnings, such as those on dropped events; None for a profile that is cut short."""
-    found, at = [], 0
-    while at < len(profile):
-        tag, at = _varint(profile, at)
-        size, at = _varint(profile, at)
-        if tag in (2 << 3 | 2, 3 << 3 | 2):
-            found.append(profile[at : at + size].decode(errors="replace"))
-        at += size
-    return found if at == len(profile) else None
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of a protocol buffer, and where it ends."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
+    try:
+        fields = list(wire.length_delimited(profile))
+    except ValueError:
+        return None
+    return [content.decode(errors="replace") for number, content in fields if number in (2, 3)]

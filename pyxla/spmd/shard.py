@@ -16,8 +16,8 @@ import torch
 
 from pyxla.errors import ArgumentError, mismatch
 from pyxla.op.placements import Sharding
-from pyxla.spmd.torch_xla_patches import mend_compiled_functions
 from pyxla.torch_ops.custom_op import CustomOp
+from pyxla.torch_xla_patches.mesh import apply_mesh_patches
 
 if TYPE_CHECKING:
     from torch_xla.distributed.spmd import Mesh
@@ -57,7 +57,7 @@ def shard(op: CustomOp, by: str, mesh: Mesh, axis: str | None = None) -> Callabl
     if not torch_xla.runtime.is_spmd():
         hint = "call torch_xla.runtime.use_spmd() before the first tensor"
         raise ArgumentError(mismatch(op.name, "mesh", "torch_xla in SPMD mode", "one device per process"), hint)
-    mend_compiled_functions()
+    apply_mesh_patches()
     overload, mesh_text = _sharded_op(op, by).overload, str(mesh)
 
     def sharded(*args: Any, **kwargs: Any) -> Any:

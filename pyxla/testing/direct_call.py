@@ -74,34 +74,49 @@ def prepare(
     """
     values = in_order(op, arguments)
 
-    def buffer_of(name: str, value: torch.Tensor | Buffer) -> Buffer:
-        return _buffer(op, name, value, platform)
+    operands = [
+        None if values[a.index] is None else _buffer(op, a.name, values[a.index], platform) for a in op.schema.tensors
+    ]
+    metas = _without_data(op, values, operands)
+    updated = [operands[op.schema.tensors.index(a)] for a in op.schema.mutated]
+    outputs = [*updated, *_result_buffers(op, op.infer_results(metas), results, platform)]
+    size = op.workspace_bytes(metas, platform)
+    if size is not None:
+        memory = _workspace(op, values, size) if workspace is None else workspace
+        outputs.append(_buffer(op, "workspace", memory, platform))
+    attributes = {a.name: (a.kind, values[a.index]) for a in op.schema.attributes}
+    return _Call(op, _handler(op, platform, library or find_library(op.library)), operands, outputs, attributes)
 
-    operands = [None if values[a.index] is None else buffer_of(a.name, values[a.index]) for a in op.schema.tensors]
+
+def _without_data(op: CustomOp, values: tuple, operands: list[Buffer | None]) -> tuple:
+    """The arguments with a meta tensor in the place of each operand."""
     metas = list(values)
     for argument, operand in zip(op.schema.tensors, operands, strict=True):
         if operand is not None:
             metas[argument.index] = torch.empty(operand.shape, dtype=operand.dtype, device="meta")
-    expected = op.infer_results(tuple(metas))
-    outputs = [operands[op.schema.tensors.index(a)] for a in op.schema.mutated]
+    return tuple(metas)
+
+
+def _result_buffers(
+    op: CustomOp, expected: tuple, results: Sequence[torch.Tensor | Buffer], platform: str
+) -> list[Buffer]:
+    """The memory of the results; raises ArgumentError unless it has the shapes and dtypes of the fake function's."""
     if len(results) != len(expected):
         raise ArgumentError(mismatch(op.name, "results", f"{len(expected)} results", len(results)))
-    for index, (result, want) in enumerate(zip(results, expected, strict=True)):
-        buffer = buffer_of(f"result {index}", result)
+    buffers = [_buffer(op, f"result {index}", result, platform) for index, result in enumerate(results)]
+    for index, (buffer, want) in enumerate(zip(buffers, expected, strict=True)):
         if (buffer.shape, buffer.dtype) != (tuple(want.shape), want.dtype):
             wanted, got = f"{tuple(want.shape)} of {want.dtype}", f"{buffer.shape} of {buffer.dtype}"
             raise ArgumentError(mismatch(op.name, f"result {index}", wanted, got))
-        outputs.append(buffer)
-    size = op.workspace_bytes(tuple(metas), platform)
-    if size is not None:
-        if workspace is None:
-            place = next((v.device for v in values if isinstance(v, torch.Tensor)), None)
-            if place is None:
-                raise ArgumentError(mismatch(op.name, "workspace", f"{size} bytes of memory", "none"))
-            workspace = torch.empty(size, dtype=torch.uint8, device=place)
-        outputs.append(buffer_of("workspace", workspace))
-    attributes = {a.name: (a.kind, values[a.index]) for a in op.schema.attributes}
-    return _Call(op, _handler(op, platform, library or find_library(op.library)), operands, outputs, attributes)
+    return buffers
+
+
+def _workspace(op: CustomOp, values: tuple, size: int) -> torch.Tensor:
+    """Memory on the device of the operands."""
+    device = next((value.device for value in values if isinstance(value, torch.Tensor)), None)
+    if device is None:
+        raise ArgumentError(mismatch(op.name, "workspace", f"{size} bytes of memory", "none"))
+    return torch.empty(size, dtype=torch.uint8, device=device)
 
 
 def in_order(op: CustomOp, arguments: dict[str, Any]) -> tuple:

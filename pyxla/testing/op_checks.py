@@ -24,7 +24,7 @@ from pyxla.pjrt.platform import device_type, platform_of, requested_device
 from pyxla.sync import drain_errors
 from pyxla.testing.case import BadInput, Case
 from pyxla.testing.device_memory import call_raw
-from pyxla.testing.tolerance import Worst, worst_element
+from pyxla.testing.tolerance import WorstElement, worst_element
 from pyxla.torch_ops.custom_op import CustomOp
 
 #: What the checks of the running test saw; the plugin takes them out after each test.
@@ -189,7 +189,7 @@ def _check_on_xla(call: Callable[[dict], Any], op: CustomOp, case: Case, record:
 
 def _compare(
     op: CustomOp, case: Case, got: tuple, want: tuple, peers: tuple | None = None, device_type: str = "CPU"
-) -> Worst:
+) -> WorstElement:
     assert len(got) == len(want), f"{op.name}: expected {len(want)} results, got {len(got)}"
     where = f"{op.name}[{case.name}]"
     return max(
@@ -198,7 +198,7 @@ def _compare(
     )
 
 
-def _note(record: dict[str, Any], worst: Worst) -> None:
+def _note(record: dict[str, Any], worst: WorstElement) -> None:
     """Keeps the worst of all comparisons of a check."""
     if worst.share >= record.get("share", 0.0):
         record.update(worst._asdict())

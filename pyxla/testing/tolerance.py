@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["Worst", "compare", "worst_element"]
+__all__ = ["WorstElement", "compare", "worst_element"]
 
 
-class Worst(NamedTuple):
+class WorstElement(NamedTuple):
     """The element that comes nearest to what is allowed; the worse of two is the greater one.
 
     Attributes:
@@ -33,7 +33,7 @@ def compare(
 
 def worst_element(
     where: str, got: torch.Tensor, want: torch.Tensor, *, roundings: int = 16, peer: torch.Tensor | None = None
-) -> Worst:
+) -> WorstElement:
     """Raises AssertionError unless every element is right; returns the worst one.
 
     An element may differ by one unit in the last place of its own value (a correctly rounded result differs by half of
@@ -55,18 +55,13 @@ def worst_element(
     if not got.is_floating_point():
         differs = got != want.to(got.dtype)
         assert not bool(differs.any()), f"{where}: values: {_first(differs, got, want)}"
-        return Worst()
+        return WorstElement()
     if got.numel() == 0:
-        return Worst()
+        return WorstElement()
     wide, want = got.double(), want.double()
-    # What the dtype cannot hold rounds to infinity in the reference too.
-    want_special = want.to(got.dtype).double()
-    finite = want_special.isfinite()
-    same = (wide == want_special) | (wide.isnan() & want_special.isnan())
-    wrong = ~finite & ~same
-    assert not bool(wrong.any()), f"{where}: values: {_first(wrong, wide, want)}"
+    finite = _check_special_values(where, wide, want, got.dtype)
     if not bool(finite.any()):
-        return Worst()
+        return WorstElement()
 
     magnitude = torch.where(finite, want.abs(), 0.0)
     row = magnitude.amax(dim=-1, keepdim=True) if want.dim() else magnitude
@@ -76,16 +71,36 @@ def worst_element(
     assert not bool(wrong.any()), f"{where}: values: {_first(wrong, wide, want)}"
     if peer is not None:
         peer_error = torch.where(finite, (peer.double() - want).abs(), 0.0)
-        allowed = max(1.5 * _root_mean_square(peer_error), _root_mean_square(_unit(magnitude, got.dtype)))
-        ours = _root_mean_square(error)
-        # A NaN of the peer's says nothing.
-        assert not ours > allowed, (
-            f"{where}: values: expected a root mean square error of at most {allowed:.3g} (1.5x torch's own), "
-            f"got {ours:.3g}"
-        )
+        _check_mean_error(where, error, peer_error, _unit(magnitude, got.dtype))
     share = error / limit.clamp(min=torch.finfo(torch.float64).tiny)
     place = int(share.argmax())
-    return Worst(*(values.reshape(-1)[place].item() for values in (share, error, limit)))
+    return WorstElement(*(values.reshape(-1)[place].item() for values in (share, error, limit)))
+
+
+def _check_special_values(where: str, got: torch.Tensor, want: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Infinities and NaN must be where the reference has them; returns where it is finite.
+
+    What the dtype cannot hold rounds to infinity in the reference too.
+    """
+    __tracebackhide__ = True
+    rounded = want.to(dtype).double()
+    finite = rounded.isfinite()
+    same = (got == rounded) | (got.isnan() & rounded.isnan())
+    wrong = ~finite & ~same
+    assert not bool(wrong.any()), f"{where}: values: {_first(wrong, got, want)}"
+    return finite
+
+
+def _check_mean_error(where: str, error: torch.Tensor, peer_error: torch.Tensor, unit: torch.Tensor) -> None:
+    """The root mean square of the error is at most 1.5 times the peer's, or one unit in the last place."""
+    __tracebackhide__ = True
+    allowed = max(1.5 * _root_mean_square(peer_error), _root_mean_square(unit))
+    ours = _root_mean_square(error)
+    # `not >`: a NaN of the peer's says nothing.
+    assert not ours > allowed, (
+        f"{where}: values: expected a root mean square error of at most {allowed:.3g} (1.5x torch's own), "
+        f"got {ours:.3g}"
+    )
 
 
 def _root_mean_square(error: torch.Tensor) -> float:

@@ -3,7 +3,7 @@
 Where torch sees a GPU, `import torch_xla` 2.8.1 wants a function that torch 2.8.0 has in another form, and fails. The
 library beside this file has the old form and calls the new one. Where torch sees none, torch_xla brings its own.
 
-What makes `import torch_xla` slow without being of use to it:
+What makes `import torch_xla` slow and is of no use to it:
 
 - For a few names it imports torch's compilers, dynamo, AOT autograd and inductor: half of its time. They come when
   somebody uses them (deferred.py).
@@ -11,6 +11,9 @@ What makes `import torch_xla` slow without being of use to it:
 
 Inductor, when it comes, would start a process with workers at once where triton is installed, and wait for it at the
 program's end. A program with torch_xla has it start them when there is something to compile: TORCH_WARM_POOL=0.
+
+The faster import is for torch 2.8.0 and torch_xla 2.8.1. Other versions, and any with PYXLA_DEFERRED_IMPORT=0, are
+imported as they are.
 
 A package of its own, pyxla_torch_backend, because importing pyxla here would define every op in every program that
 imports torch.
@@ -24,6 +27,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 
 from pyxla_torch_backend import deferred
@@ -31,6 +35,8 @@ from pyxla_torch_backend.loading import around_load, collect_rarely, rare_collec
 
 _LIBRARY = "pyxla_set_device.so"
 _WARM_POOL = "TORCH_WARM_POOL"
+_SWITCH = "PYXLA_DEFERRED_IMPORT"
+_VERSIONS = {"torch": "2.8.0", "torch_xla": "2.8.1"}
 # What torch_xla imports last: where it was what imported torch, nobody here sees its end.
 _LAST_PART = "torch_xla._internal.c10d_registration"
 # The thresholds of the search for garbage to go back to.
@@ -40,11 +46,11 @@ _thresholds: tuple[int, int, int] | None = None
 def load() -> None:
     """Prepares for torch_xla, which may be what imports torch, or come later or never."""
     _load_library()
-    if "torch_xla" in sys.modules:
-        _hasten()
+    if "torch_xla" not in sys.modules:
+        around_load("torch_xla", _faster_import)
+    elif _is_wanted():
+        _begin()
         around_load(_LAST_PART, _before_the_end)
-    else:
-        around_load("torch_xla", _hastened)
 
 
 def loaded() -> None:
@@ -56,7 +62,17 @@ def loaded() -> None:
     deferred.end()
 
 
-def _hasten() -> None:
+def _is_wanted() -> bool:
+    """Whether torch_xla is one whose import may be changed, and nobody has switched that off."""
+    if os.environ.get(_SWITCH) == "0":
+        return False
+    try:
+        return all(metadata.version(name).partition("+")[0] == version for name, version in _VERSIONS.items())
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def _begin() -> None:
     global _thresholds
     # Nobody calls `loaded` if torch_xla is what imports torch, and fails later.
     _thresholds = collect_rarely()
@@ -66,8 +82,9 @@ def _hasten() -> None:
 
 
 @contextmanager
-def _hastened() -> Iterator[None]:
-    _hasten()
+def _faster_import() -> Iterator[None]:
+    if _is_wanted():
+        _begin()
     try:
         yield
     finally:

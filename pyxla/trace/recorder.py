@@ -15,7 +15,6 @@ import os
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
@@ -26,6 +25,7 @@ import torch
 
 from pyxla.library import register
 from pyxla.pjrt.platform import requested_device
+from pyxla.torch_xla_patches.fallback_counters import FallbackCounter
 from pyxla.trace.places import Place, is_library
 from pyxla.trace.profile import Profile
 
@@ -41,7 +41,7 @@ class Recorder:
 
     Attributes:
         calls: (kind, file, line) -> [count, seconds].
-        cleared: what the counters of ops on the CPU had reached: torch.compile clears them for every graph.
+        fallbacks: counts the operations that torch_xla ran on the CPU.
 
     Args:
         profile: begun by the first of these calls that finds XLA up.
@@ -50,7 +50,7 @@ class Recorder:
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         self.calls: dict[tuple[str, str, int], list[float]] = {}
-        self.cleared: Counter[str] = Counter()
+        self.fallbacks = FallbackCounter()
         self._inside = threading.local()
 
     def counted(self, function: Callable, kind: Callable[[tuple, dict, Any], str | None]) -> Callable:
@@ -96,12 +96,6 @@ class Recorder:
             entry[0] += 1
             entry[1] += seconds
 
-    def fallbacks(self) -> Counter[str]:
-        """How often each op ran on the CPU because torch_xla has no lowering for it."""
-        from torch_xla.debug import metrics
-
-        return self.cleared + Counter({n: metrics.counter_value(n) or 0 for n in metrics.executed_fallback_ops()})
-
     def write(self, folder: Path) -> None:
         """Writes the record of this process.
 
@@ -117,7 +111,7 @@ class Recorder:
                 {"kind": kind, "file": file, "line": line, "count": int(count), "seconds": seconds}
                 for (kind, file, line), (count, seconds) in self.calls.items()
             ],
-            "fallbacks": self.fallbacks(),
+            "fallbacks": self.fallbacks.counts(),
             "profile": self.profile.record(),
             "libraries": {target: str(path) for (target, on), path in register.registered().items() if on == "CUDA"},
             "counters": _counters(),
@@ -140,7 +134,6 @@ def start(folder: Path, op_seconds: float) -> None:
         op_seconds: how many seconds of computing XLA's profile may take in; 0 for none.
     """
     import torch_xla
-    from torch_xla.debug import metrics
 
     recorder = Recorder(Profile(folder, op_seconds))
     for name in _READS:
@@ -151,13 +144,6 @@ def start(folder: Path, op_seconds: float) -> None:
     wait = xlac._xla_wait_device_ops
     xlac._xla_step_marker = recorder.counted(xlac._xla_step_marker, _sync)
     xlac._xla_wait_device_ops = recorder.counted(wait, lambda *_: "wait_device_ops")
-    clear = metrics.clear_counters
-
-    def clear_counters():
-        recorder.cleared = recorder.fallbacks()
-        clear()
-
-    metrics.clear_counters = clear_counters
     sys.excepthook = partial(_show_without_recorder, sys.excepthook)
     atexit.register(_write_in, os.getpid(), recorder, folder, wait)
 

@@ -9,6 +9,7 @@ import pytest
 import pyxla
 from pyxla.hlo import dump
 from pyxla.inspection import inspection
+from pyxla.torch_xla_patches import debug_flags
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("probe_library")
@@ -73,11 +74,11 @@ def test_files_beside_a_module_that_are_older_than_it(tmp_path):
 
 def test_another_torch_xla_says_so(monkeypatch):
     """torch_xla 2.8.1 exports the function that switches XLA's flags; later versions hide it."""
-    monkeypatch.setattr(dump, "_PARSE", "no_such_function")
+    monkeypatch.setattr(debug_flags, "_PARSE", "no_such_function")
     with pytest.raises(
         pyxla.PyxlaError, match=r"hlo: torch_xla: expected 2\.8\.1, whose XLA can be told to dump at any"
     ):
-        dump._parse_flags("--xla_dump_to=")
+        debug_flags.set_flags("--xla_dump_to=")
 
 
 def test_option_of_one_compilation_is_the_one_that_xla_reads():

@@ -41,6 +41,16 @@ def test_torch_xla_alone_loads_them():
     assert seen(script, **ALONE) == COMPILERS
 
 
+@pytest.mark.parametrize("imports", IMPORTS[:2])
+def test_switched_off_or_another_version(imports, tmp_path):
+    """Another torch_xla may need what is left out: it is imported as it is."""
+    script = f"{imports}; print(json.dumps([name for name in {COMPILERS} if name in sys.modules]))"
+    assert seen(script, PYXLA_DEFERRED_IMPORT="0") == COMPILERS
+    (tmp_path / "torch_xla-2.9.0.dist-info").mkdir()
+    (tmp_path / "torch_xla-2.9.0.dist-info/METADATA").write_text("Name: torch_xla\nVersion: 2.9.0\n")
+    assert seen(script, PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}") == COMPILERS
+
+
 @pytest.mark.parametrize("imports", IMPORTS)
 def test_nothing_stands_in_afterwards(imports):
     script = f"""

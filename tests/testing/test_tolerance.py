@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyxla.testing.tolerance import Worst, compare, worst_element
+from pyxla.testing.tolerance import WorstElement, compare, worst_element
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SIZES = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
@@ -58,7 +58,7 @@ def test_worst_element_is_the_one_nearest_to_its_limit():
     """Not the one with the largest error: a unit in the last place is 2^-8 just below 1, and 4 just below 1024."""
     want = torch.tensor([1.0 - 2**-9, 1024.0 - 0.25], dtype=torch.float64)
     worst = worst_element("here", torch.tensor([1.0, 1024.0], dtype=torch.bfloat16), want, roundings=0)
-    assert worst == (0.5, 2**-9, 2**-8) == Worst(share=0.5, error=2**-9, allowed=2**-8)
+    assert worst == (0.5, 2**-9, 2**-8) == WorstElement(share=0.5, error=2**-9, allowed=2**-8)
     assert compare("here", torch.tensor([1.0, 1024.0], dtype=torch.bfloat16), want, roundings=0) == 0.5
 
 

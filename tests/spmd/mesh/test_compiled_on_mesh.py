@@ -9,17 +9,17 @@ import torch_xla.distributed.spmd as xs
 
 import pyxla
 from pyxla.hlo.dump import executions
-from pyxla.spmd.torch_xla_patches import mend_compiled_functions
 from pyxla.testing.tolerance import compare
+from pyxla.torch_xla_patches.mesh import apply_mesh_patches
 
 MESH = xs.Mesh(np.arange(4), (4,), ("data",))
 DEVICE = torch_xla.device()
 
 
 @pytest.fixture(autouse=True)
-def _mended():
+def _patched():
     torch._dynamo.reset()
-    mend_compiled_functions()
+    apply_mesh_patches()
 
 
 def split(value, axes=("data", None)):

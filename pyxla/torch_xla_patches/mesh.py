@@ -1,4 +1,8 @@
-"""What torch_xla's compiled functions get wrong on a mesh of devices, mended for the process."""
+"""On a mesh of devices torch_xla's compiled functions confuse their inputs, and copy what they have updated.
+
+Without the first patch a compiled function takes a weight that was traced before for a constant, and a second module
+computes with the first one's weights. Without the second each updated argument costs a graph and a copy.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,20 @@ from functools import cache
 
 import torch
 
+from pyxla.torch_xla_patches import require_known_versions
+
 # torch forgets what a library registered when that is collected.
 _LIBRARY = torch.library.Library("aten", "IMPL")
 
 
 @cache
-def mend_compiled_functions() -> None:
-    """Lets compiled functions tell their inputs apart, and leave what they have updated as it is."""
+def apply_mesh_patches() -> None:
+    """Applies both patches, for the process.
+
+    Raises:
+        PyxlaError: another version of torch or torch_xla. Without the patches numbers would be wrong.
+    """
+    require_known_versions("mesh")
     _keep_tensor_ids()
     _copy_values_alone()
 

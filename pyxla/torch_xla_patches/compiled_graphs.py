@@ -1,0 +1,23 @@
+"""A function that torch.compile made with torch_xla's backend keeps its graphs in a closure.
+
+It runs them without looking into torch_xla's cache again, and offers no way to drop them. To have XLA compile such a
+function anew, without torch.compile tracing it anew, the closure has to be emptied.
+"""
+
+from __future__ import annotations
+
+import gc
+
+from pyxla.torch_xla_patches import require_known_versions
+
+
+def graphs_of_compiled_functions() -> list[dict]:
+    """For each compiled function of this process: its graphs, by the values of its symbolic sizes."""
+    from torch_xla._dynamo import dynamo_bridge
+
+    require_known_versions("compiled_graphs")
+    constants = dynamo_bridge.extract_internal.__code__.co_consts
+    code = next(c for c in constants if getattr(c, "co_name", "") == "optimized_mod")
+    place = code.co_freevars.index("sym_constants_to_graph_vars")
+    functions = [f for f in gc.get_referrers(code) if getattr(f, "__code__", None) is code]
+    return [f.__closure__[place].cell_contents for f in functions]

@@ -1,0 +1,28 @@
+"""pyxla.hlo.wire, read and written beside jaxlib's own protocol buffers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jaxlib._jax import CompileOptions
+
+from pyxla.hlo import dump, wire
+
+
+def test_options_as_jaxlib_reads_them():
+    folder = "/tmp/" + "x" * 300  # a length of two bytes
+    flags = {"xla_dump_to": folder, "xla_dump_hlo_as_text": True, "xla_gpu_autotune_level": 300}
+    assert dict(CompileOptions.ParseFromString(dump.overrides(**flags)).env_option_overrides) == flags
+
+
+@given(st.lists(st.tuples(st.integers(1, 2**20), st.binary(max_size=400))))
+def test_fields_come_back(fields):
+    message = b"".join(wire.field(number, content) for number, content in fields)
+    assert list(wire.length_delimited(message)) == fields
+    if fields:
+        with pytest.raises(ValueError, match="expected"):
+            list(wire.length_delimited(message + b"\x0a\x05cut"))
+
+
+def test_another_kind_of_field_is_refused():
+    with pytest.raises(ValueError, match="got wire type 0"):
+        list(wire.length_delimited(wire.field(1, 5)))

@@ -1,0 +1,71 @@
+"""What torch_xla does without each patch. Where a test fails, torch_xla has changed: the patch of that name can go.
+
+Of the two in `mesh`, tests/spmd/mesh/test_compiled_on_mesh.py shows what they bring; of `backward_compiler`,
+tests/lowering/test_lower.py.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch_xla
+from torch_xla.debug import metrics
+
+from pyxla import torch_xla_patches
+from pyxla.errors import PyxlaError
+from pyxla.hlo import dump
+from pyxla.torch_xla_patches.compiled_graphs import graphs_of_compiled_functions
+from pyxla.torch_xla_patches.fallback_counters import FallbackCounter
+from pyxla.torch_xla_patches.mesh import apply_mesh_patches
+
+DEVICE = torch_xla.device()
+
+
+@pytest.mark.parametrize(
+    "patch", [apply_mesh_patches.__wrapped__, FallbackCounter, graphs_of_compiled_functions], ids=lambda p: p.__name__
+)
+def test_another_version_is_refused(patch, monkeypatch):
+    monkeypatch.setattr(torch_xla_patches, "installed_versions", lambda: ("2.8.0", "2.9.0"))
+    with pytest.raises(PyxlaError, match=r"expected torch 2\.8\.0 and torch_xla 2\.8\.1.*, got .* torch_xla 2\.9\.0"):
+        patch()
+
+
+def test_fallback_counters_are_cleared_by_torch_compile(monkeypatch):
+    cleared, clear = [], metrics.clear_counters
+    monkeypatch.setattr(metrics, "clear_counters", lambda: (cleared.append(1), clear()))
+    torch._dynamo.reset()
+    torch.compile(lambda x: x + 3, backend="openxla")(torch.ones(2, device=DEVICE))
+    assert cleared
+
+
+def test_compiled_graphs_are_run_without_the_cache(monkeypatch):
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: x * 5 - 2, backend="openxla")
+    x = torch.ones(3, device=DEVICE)
+    torch_xla.sync(wait=True)
+
+    def compilations_of_a_call() -> int:
+        before = dump.compilations()
+        compiled(x).cpu()
+        return dump.compilations() - before
+
+    assert compilations_of_a_call() > 0
+    monkeypatch.setenv("XLA_AUTO_SPMD_MESH", "another key")
+    assert compilations_of_a_call() == 0
+    assert any(graphs_of_compiled_functions())
+    for graphs in graphs_of_compiled_functions():
+        graphs.clear()
+    assert compilations_of_a_call() > 0
+
+
+def test_debug_flags_are_read_once(tmp_path):
+    script = """
+import os, sys, torch, torch_xla
+(torch.ones(2, device=torch_xla.device()) + 1).cpu()
+os.environ["XLA_FLAGS"] = f"--xla_dump_to={sys.argv[1]}"
+(torch.ones(2, device=torch_xla.device()) + 2).cpu()
+"""
+    subprocess.run([sys.executable, "-c", script, tmp_path], check=True, env={**os.environ, "PJRT_DEVICE": "CPU"})
+    assert list(tmp_path.iterdir()) == []
