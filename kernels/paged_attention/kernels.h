@@ -7,10 +7,10 @@
 
 namespace paged_attention {
 
-// generic/generic.cu: any arguments; one block per token, kv head and four heads of its group.
+// generic/generic.cu: any arguments; one CTA per token, kv head and four heads of its group.
 cudaError_t LaunchGeneric(cudaStream_t stream, const Params& params);
 
-// decode/decode.cu: split keys, for sequences of few new tokens, rows of padding and rows without a result;
+// decode/decode.cu: split keys, for sequences of few new tokens, padding rows and rows without a result;
 // with all_rows right for any.
 bool DecodeCovers(const Params& params);
 cudaError_t LaunchDecode(cudaStream_t stream, const Params& params, bool all_rows);

@@ -39,7 +39,7 @@ __device__ inline Sequence ReadSequence(const Params& p, int64_t seq) {
   return s;
 }
 
-// Whether num_seqs and all of query_start_loc are good, for all threads of the block, which look at it together: a
+// Whether num_seqs and all of query_start_loc are valid, for all threads of the CTA, which check it together: a
 // wrong entry leaves no row of the batch that can be trusted.
 __device__ inline bool IsBatchValid(const Params& p) {
   const int count = p.num_seqs[0];
@@ -58,7 +58,7 @@ struct Place {
   bool is_padding, is_valid;
 };
 
-// The sequence of a token and its position there; the threads of the block look for it together.
+// The sequence of a token and its position there; the threads of the CTA search for it together.
 __device__ inline Place FindPlace(const Params& p, int64_t token) {
   __shared__ int found;
   if (threadIdx.x == 0) found = -1;

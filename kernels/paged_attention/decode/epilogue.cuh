@@ -1,4 +1,4 @@
-// What the decode kernel's CTAs leave for one another in the workspace, and how a row gets its result.
+// The splits' (m, l, O) in the workspace, their reduction, and the result.
 #pragma once
 
 #include "paged_attention/decode/softmax.cuh"
@@ -7,15 +7,15 @@ namespace paged_attention::decode {
 
 struct Workspace {
   int* counters;
-  int* turn;        // work tiles taken beyond each CTA's own
-  float2* weights;  // [slots][rows]: maximum and sum of weights
-  float* sums;      // [slots][rows][d]
+  int* next_work;  // work tiles taken beyond each CTA's own
+  float2* m_l;     // [slots][rows]
+  float* o;        // [slots][rows][d]
 
   __device__ Workspace(const Params& p, const Plan& plan)
       : counters(static_cast<int*>(p.workspace)),
-        turn(counters + plan.counters - 1),
-        weights(reinterpret_cast<float2*>(counters + plan.counters)),
-        sums(reinterpret_cast<float*>(weights + int64_t{plan.slots} * plan.tile_rows)) {}
+        next_work(counters + plan.counters - 1),
+        m_l(reinterpret_cast<float2*>(counters + plan.counters)),
+        o(reinterpret_cast<float*>(m_l + int64_t{plan.slots} * plan.tile_rows)) {}
 
   __device__ int* Counter(const Plan& plan, const WorkTile& work) const {
     return counters + (int64_t{work.seq} * plan.tiles + work.row / plan.tile_rows) * plan.kv_heads + work.kv_head;
@@ -28,27 +28,27 @@ struct alignas(sizeof(T) * kCount <= 16 ? sizeof(T) * kCount : 16) Columns {
   T values[kCount];
 };
 
-// Writes a row's columns from `column` on, and its lse.
+// Normalizes a row's columns from `column` on and stores them, and its lse. Adds the sink.
 template <typename Shape, int kCount>
-__device__ inline void StoreRow(const Params& p, const Plan& plan, const WorkTile& work, int row, int column, float max,
-                                float weight, const Columns<float, kCount>& sums) {
+__device__ inline void StoreRow(const Params& p, const Plan& plan, const WorkTile& work, int row, int column, float m,
+                                float l, const Columns<float, kCount>& o) {
   const Row place = RowOf(plan, work, row);
   const int64_t out_row = int64_t{work.query_row + place.token} * plan.heads + place.head;
   float scale = p.kv_scales == nullptr ? 1.0f : p.kv_scales[plan.kv_heads + work.kv_head];
   if (p.sinks != nullptr) {
-    const float sink = p.sinks[place.head] * kLog2E, both = fmaxf(max, sink), share = Weight(max, both);
-    weight = weight * share + Weight(sink, both);
-    scale *= share;
-    max = both;
+    const float sink = p.sinks[place.head] * kLog2E, both = fmaxf(m, sink), rescale = Exp2Minus(m, both);
+    l = l * rescale + Exp2Minus(sink, both);
+    scale *= rescale;
+    m = both;
   }
-  if (p.lse != nullptr && column == 0) p.lse[out_row] = (max + log2f(weight)) * kLn2;
+  if (p.lse != nullptr && column == 0) p.lse[out_row] = (m + log2f(l)) * kLn2;
   if (column >= plan.d) return;
-  const float factor = scale / weight;
+  const float factor = scale / l;
   const auto store = [&](auto type) {
     using T = decltype(type);
     Columns<T, kCount> result;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) result.values[i] = static_cast<T>(sums.values[i] * factor);
+    for (int i = 0; i < kCount; ++i) result.values[i] = static_cast<T>(o.values[i] * factor);
     *reinterpret_cast<Columns<T, kCount>*>(static_cast<T*>(p.out) + out_row * plan.d + column) = result;
   };
   if (Shape::kIsFloat8 && p.dtype == Dtype::kBFloat16) {
@@ -58,8 +58,8 @@ __device__ inline void StoreRow(const Params& p, const Plan& plan, const WorkTil
   }
 }
 
-// Merges the splits of a tile, in their order, and writes its rows. Few instructions, because no CTA
-// has run them before and all of them come from memory.
+// Reduces the splits of a tile, in their order, and stores its rows. Few instructions, because no CTA has executed them
+// before and all of them come from memory.
 template <typename Shape>
 __device__ inline void ReduceSplits(const Params& p, const Plan& plan, const WorkTile& work, const Workspace& workspace,
                                     int index) {
@@ -70,26 +70,26 @@ __device__ inline void ReduceSplits(const Params& p, const Plan& plan, const Wor
   const int lane = Lane(), column = lane * kCount, first = index - work.split * plan.kv_heads;
 #pragma unroll 1
   for (int row = threadIdx.x / kWarpSize; row < work.rows; row += Shape::kWarps) {
-    float max = -INFINITY, weight = 0;
-    Columns<float, kCount> sums = {};
-    const float* sources = workspace.sums + row * plan.d + column;
+    float m = -INFINITY, l = 0;
+    Columns<float, kCount> o = {};
+    const float* sources = workspace.o + row * plan.d + column;
 #pragma unroll 1
     for (int begin = 0; begin < work.splits; begin += kWarpSize) {
-      // A split's place, maximum and sum of weights in the lane of its number.
+      // The lane of a split's number has its slot, m and l.
       const int slot = (first + (begin + lane) * plan.kv_heads) % plan.slots;
       const int64_t from = int64_t{slot} * Shape::kRows + row;
-      const bool is_chunk = begin + lane < work.splits;
-      const float2 mine = is_chunk ? __ldcg(workspace.weights + from) : float2{-INFINITY, 0};
-      float largest = fmaxf(max, mine.x);
+      const bool is_split = begin + lane < work.splits;
+      const float2 mine = is_split ? __ldcg(workspace.m_l + from) : float2{-INFINITY, 0};
+      float largest = fmaxf(m, mine.x);
 #pragma unroll
       for (int lanes = kWarpSize / 2; lanes > 0; lanes /= 2) {
         largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
       }
-      const float share = Weight(mine.x, largest), scale = Weight(max, largest);
-      weight = weight * scale + share * mine.y;
+      const float split_rescale = Exp2Minus(mine.x, largest), rescale = Exp2Minus(m, largest);
+      l = l * rescale + split_rescale * mine.y;
 #pragma unroll
-      for (int j = 0; j < kCount; ++j) sums.values[j] *= scale;
-      max = largest;
+      for (int j = 0; j < kCount; ++j) o.values[j] *= rescale;
+      m = largest;
 #pragma unroll 1
       for (int i = 0; i < min(kWarpSize, work.splits - begin); i += kUnroll) {
         Columns<float, kCount> parts[kUnroll] = {};
@@ -104,20 +104,20 @@ __device__ inline void ReduceSplits(const Params& p, const Plan& plan, const Wor
         }
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
-          const float share_of_chunk = __shfl_sync(kAllLanes, share, i + u);
+          const float part_rescale = __shfl_sync(kAllLanes, split_rescale, i + u);
 #pragma unroll
-          for (int j = 0; j < kCount; ++j) sums.values[j] += share_of_chunk * parts[u].values[j];
+          for (int j = 0; j < kCount; ++j) o.values[j] += part_rescale * parts[u].values[j];
         }
       }
     }
 #pragma unroll
-    for (int lanes = kWarpSize / 2; lanes > 0; lanes /= 2) weight += __shfl_xor_sync(kAllLanes, weight, lanes);
-    StoreRow<Shape>(p, plan, work, row, column, max, weight, sums);
+    for (int lanes = kWarpSize / 2; lanes > 0; lanes /= 2) l += __shfl_xor_sync(kAllLanes, l, lanes);
+    StoreRow<Shape>(p, plan, work, row, column, m, l, o);
   }
 }
 
-// Waits until the tile whose split has work tile `index`'s slot is merged. That tile's work tiles have lower numbers,
-// and every block takes its work tiles in order, so that none of them waits for this one.
+// Waits until the tile whose split has work tile `index`'s slot is reduced. That tile's work tiles have lower numbers,
+// and every CTA takes its work tiles in order, so that none of them waits for this one.
 template <typename Shape>
 __device__ inline void WaitForSlot(const Params& p, const Plan& plan, const typename Shape::Scheduler& scheduler,
                                    const Workspace& workspace, int index) {

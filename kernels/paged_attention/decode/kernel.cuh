@@ -50,9 +50,8 @@ __device__ inline void ZeroCounters(const Plan& plan, const Workspace& workspace
   }
 }
 
-// CTAs are persistent, and take work tiles as WorkQueue says.
 template <typename Shape>
-__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
     DecodeKernel(const __grid_constant__ Params p, const __grid_constant__ Plan plan) {
   constexpr int kCount = Shape::kDim / kWarpSize;
   extern __shared__ __align__(128) char shared[];
@@ -65,7 +64,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   static_assert(sizeof(scheduler) + sizeof(queue) + sizeof(warp_work) + sizeof(work_to_reduce) + sizeof(warp_m) +
                         sizeof(warp_l) + sizeof(warp_o) + sizeof(is_last) <=
                     3 * 1024,
-                "what Shape leaves of a block's shared memory on sm_86");
+                "what Shape leaves of a CTA's shared memory on sm_86");
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
 
   // The workspace is uninitialized.
@@ -91,8 +90,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   for (int number = 0, index = blockIdx.x;;) {
     const bool has_work = index < count && (to_reduce < 0 || !is_waited_for);
     if (has_work) {
-      const bool takes_turn = threadIdx.x == 0 && number + 2 >= WorkQueue::kOwn;
-      const int turn = takes_turn ? WorkQueue::kOwn * gridDim.x + atomicAdd(workspace.turn, 1) : 0;
+      const bool fetches_next = threadIdx.x == 0 && number + 2 >= WorkQueue::kOwn;
+      const int next = fetches_next ? WorkQueue::kOwn * gridDim.x + atomicAdd(workspace.next_work, 1) : 0;
       Query<Shape> q;
       SoftmaxState<Shape> state = {};
       int last = -1;  // the stage that held the warp's last KV tile
@@ -141,10 +140,10 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
         --loaded;
         key += Shape::kWarps * Shape::kKeys;
       } while (key < bounds.end);
-      float* sums = last < 0 ? nullptr : reinterpret_cast<float*>(ring + last * Shape::kStageBytes);
-      StoreSoftmaxState<Shape>(state, rows, sums != nullptr, warp_m[warp], warp_l[warp], sums);
-      if (lane == 0) warp_o[warp] = sums;
-      if (takes_turn) queue.Set(number + 2, turn);
+      float* o = last < 0 ? nullptr : reinterpret_cast<float*>(ring + last * Shape::kStageBytes);
+      StoreSoftmaxState<Shape>(state, rows, o != nullptr, warp_m[warp], warp_l[warp], o);
+      if (lane == 0) warp_o[warp] = o;
+      if (fetches_next) queue.Set(number + 2, next);
       if (!has_waited) {
         grid.barrier_wait(std::move(arrival));
         has_waited = true;
@@ -174,26 +173,26 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     // Merges the warps' (m, l, O): into the result, or into the split's slot of the workspace.
     for (int row = warp; row < work.rows; row += Shape::kWarps) {
       const int column = lane * kCount;
-      float max = -INFINITY, weight = 0;
-      Columns<float, kCount> merged = {};
+      float m = -INFINITY, l = 0;
+      Columns<float, kCount> o = {};
 #pragma unroll
-      for (int w = 0; w < Shape::kWarps; ++w) max = fmaxf(max, warp_m[w][row]);
+      for (int w = 0; w < Shape::kWarps; ++w) m = fmaxf(m, warp_m[w][row]);
 #pragma unroll
       for (int w = 0; w < Shape::kWarps; ++w) {
-        const float share = Weight(warp_m[w][row], max);
-        weight += share * warp_l[w][row];
+        const float rescale = Exp2Minus(warp_m[w][row], m);
+        l += rescale * warp_l[w][row];
         if (warp_o[w] == nullptr) continue;
-        const auto part = *reinterpret_cast<const Columns<float, kCount>*>(warp_o[w] + Shape::SumOffset(row, column));
+        const auto part = *reinterpret_cast<const Columns<float, kCount>*>(warp_o[w] + Shape::OOffset(row, column));
 #pragma unroll
-        for (int i = 0; i < kCount; ++i) merged.values[i] += share * part.values[i];
+        for (int i = 0; i < kCount; ++i) o.values[i] += rescale * part.values[i];
       }
       if (!has_splits) {
-        StoreRow<Shape>(p, plan, work, row, column, max, weight, merged);
+        StoreRow<Shape>(p, plan, work, row, column, m, l, o);
         continue;
       }
       const int64_t to = int64_t{index % plan.slots} * Shape::kRows + row;
-      if (lane == 0) workspace.weights[to] = {max, weight};
-      if (column < plan.d) *reinterpret_cast<Columns<float, kCount>*>(workspace.sums + to * plan.d + column) = merged;
+      if (lane == 0) workspace.m_l[to] = {m, l};
+      if (column < plan.d) *reinterpret_cast<Columns<float, kCount>*>(workspace.o + to * plan.d + column) = o;
     }
     __syncthreads();
     if (has_splits) {
@@ -212,7 +211,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
 template <typename Shape>
 cudaError_t Launch(cudaStream_t stream, const Params& p, bool all_rows) {
   const auto kernel = DecodeKernel<Shape>;
-  int device = 0, sms = 0, blocks = 0;
+  int device = 0, sms = 0, ctas_per_sm = 0;
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes);
   if (error != cudaSuccess) return error;
   error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
@@ -220,7 +219,7 @@ cudaError_t Launch(cudaStream_t stream, const Params& p, bool all_rows) {
   if ((error = cudaGetDevice(&device)) != cudaSuccess) return error;
   error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return error;
-  error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, Shape::kThreads, Shape::kSharedBytes);
+  error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&ctas_per_sm, kernel, Shape::kThreads, Shape::kSharedBytes);
   if (error != cudaSuccess) return error;
 
   // A cooperative launch has all CTAs resident, which the barrier of the grid and the wait for a slot need.
@@ -228,7 +227,7 @@ cudaError_t Launch(cudaStream_t stream, const Params& p, bool all_rows) {
   attribute.id = cudaLaunchAttributeCooperative;
   attribute.val.cooperative = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = static_cast<unsigned>(sms * blocks);
+  config.gridDim = static_cast<unsigned>(sms * ctas_per_sm);
   config.blockDim = Shape::kThreads;
   config.dynamicSmemBytes = Shape::kSharedBytes;
   config.stream = stream;

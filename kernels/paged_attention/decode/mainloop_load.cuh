@@ -12,8 +12,8 @@ using namespace pyxla::ptx;
 // A CTA's next work tiles. The one after `number` is known while all warps are at `number`.
 class WorkQueue {
  public:
-  // The first three are the block's own; then it takes the next one of all, as fast as it gets on: the SMs
-  // of one GPU differ by a fifth in how fast they read.
+  // The first three are the CTA's own. Then it takes the next one of all whenever it has finished one: the SMs of one
+  // GPU differ by a fifth in how fast they read.
   static constexpr int kOwn = 3;
 
   // One thread, before all wait for it.
@@ -37,9 +37,8 @@ class KvLoader {
   // Whether a KV tile is found.
   __device__ bool HasKvTile() const { return has_kv_tile_; }
 
-  // Starts the copies of the KV tile that is found, if one is, and finds the next one, if it is of the work tile that
-  // the block is at or of the one behind it. Returns whether copies began; they are a group of their own, or else an
-  // empty one.
+  // Starts the copies of the KV tile that is found, if one is, and finds the next one, if it is of the CTA's current
+  // work tile or of the next. Returns whether copies began. Commits a group in any case, an empty one if none began.
   __device__ bool Step(int number) {
     const bool copies = has_kv_tile_;
     if (copies) {
@@ -59,7 +58,7 @@ class KvLoader {
  private:
   static constexpr int kUnseen = -1, kWrong = -2;
   static constexpr int kLineEntries = 128 / sizeof(int32_t);
-  // A KV tile's entries of the block table: one for each group of keys, or one for each key, a key to a lane.
+  // A KV tile's entries of the block table: one for each group of keys, or one for each key, a lane each.
   static constexpr int kGroup = 16, kGroups = Shape::kKeys / kGroup;
   static constexpr int kLookups = (Shape::kKeys + kWarpSize - 1) / kWarpSize;
 
@@ -85,14 +84,14 @@ class KvLoader {
     table_ = p_.block_tables + work.seq * p_.max_blocks;
     keys_ = static_cast<const char*>(p_.kv_cache) + work.kv_head * plan_.row_bytes;
     keys_ += vector < plan_.row_bytes ? vector : 0;
-    // All of the work tile's table at once, so that the KV tiles behind the first one find theirs in L2.
+    // All of the work tile's table at once, so that the KV tiles after the first find their entries in L2.
     const int block = plan_.block_divider.Quotient(work.begin) + lane * kLineEntries;
     if (work.begin < work.end && block <= plan_.block_divider.Quotient(work.end - 1)) {
       prefetch_l2(table_ + block);
     }
   }
 
-  // Asks for the entries: of groups, where each group's keys are in one block and all of them the work tile's.
+  // Loads the entries: of groups, where each group's keys are in one page and all of them belong to the work tile.
   __device__ void LookUp() {
     is_whole_ = is_aligned_ && key_ + Shape::kKeys <= end_;
 #pragma unroll
@@ -109,13 +108,13 @@ class KvLoader {
 
   __device__ bool IsBlock(int block) const { return static_cast<uint32_t>(block) < plan_.blocks; }
 
-  // Where this lane's vector of the first row goes in a stage; whether a row has that vector; bytes from a key's row in
-  // the cache to the next key's.
+  // The place of this lane's vector of the first row in a stage; whether a row has that vector; bytes from a key's row
+  // in the cache to the next key's.
   __device__ uint32_t Place() const { return Shape::Offset(Lane() / Shape::kVectors, Lane() % Shape::kVectors); }
   __device__ bool HasVector() const { return Lane() % Shape::kVectors * 16 < plan_.row_bytes; }
   __device__ uint32_t Stride() const { return static_cast<uint32_t>(plan_.kv_heads) * plan_.row_bytes; }
 
-  // A key in a block that does not exist is NaN, which reaches the rows that see it; its values are zero.
+  // A key in a page that does not exist is NaN, which reaches the rows that see it; its values are zero.
   __device__ void CopyGroups() {
     const uint32_t place = Place(), stride = Stride();
     const bool has_vector = HasVector();
@@ -124,9 +123,9 @@ class KvLoader {
       const int block = blocks_[group];
       const uint32_t row = static_cast<uint32_t>(block) * plan_.block_size + slots_[group] + Lane() / Shape::kVectors;
       uint64_t keys = reinterpret_cast<uint64_t>(keys_) + uint64_t{row} * stride, values = keys + plan_.value_offset;
-      // Sums whose parts the compiler would add anew for each row.
+      // Opaque: else the compiler computes these sums again for each row.
       asm volatile("" : "+l"(keys), "+l"(values));
-      const auto place_of = [&](int i) { return stage_ + (place ^ Shape::Turn(i)) + i * Shape::kRowBytes; };
+      const auto place_of = [&](int i) { return stage_ + (place ^ Shape::Swizzle(i)) + i * Shape::kRowBytes; };
       if (!IsBlock(block)) {
 #pragma unroll
         for (int i = group * kGroup; i < (group + 1) * kGroup; i += Shape::kCopyRows) {
@@ -145,7 +144,7 @@ class KvLoader {
     }
   }
 
-  // The same row by row; what a row does not have is zero.
+  // The same key by key; what a row does not have is zero.
   __device__ void CopyRows() {
     const uint32_t place = Place(), stride = Stride();
     const bool has_vector = HasVector();
@@ -160,7 +159,7 @@ class KvLoader {
       const int row = __shfl_sync(kAllLanes, rows[i / kWarpSize], i + Lane() / Shape::kVectors);
       const bool copy = has_vector && row >= 0;
       const char* keys = keys_ + uint64_t{static_cast<uint32_t>(copy ? row : 0)} * stride;
-      const uint32_t to = stage_ + (place ^ Shape::Turn(i)) + i * Shape::kRowBytes;
+      const uint32_t to = stage_ + (place ^ Shape::Swizzle(i)) + i * Shape::kRowBytes;
       if (row == kWrong) {
         st_shared_v4(to, 0xffffffff);
       } else {

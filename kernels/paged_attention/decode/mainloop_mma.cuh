@@ -8,16 +8,15 @@
 
 namespace paged_attention::decode {
 
-// The sums' columns are lane / 4 and the eighth behind it of each sixteen; of float8 values lane / 4 * 2 and the next
-// one.
+// Of each 16 columns of O a lane has lane / 4 and lane / 4 + 8; with float8 values lane / 4 * 2 and the next one.
 template <typename Shape>
 struct SoftmaxState {
   float m[Shape::kTiles][2], l[Shape::kTiles][2], o[Shape::kTiles][Shape::kDim / 16][4];
 };
 
-// The addresses that a lane gives for four matrices of 16 keys and two vectors, in the order in which an MMA takes
-// them: of keys, eight keys, the others, and both of the next vector; of values, whose transposed it takes, eight keys,
-// the same of the next vector, and both of the other keys. At(vector): for vectors `vector` and `vector` + 1.
+// The addresses of a lane for ldmatrix_x4: four matrices, of 16 keys and two vectors, in the order of an MMA's operand.
+// K: keys 0 to 7, keys 8 to 15, and both of the next vector. V, transposed: keys 0 to 7, the same of the next vector,
+// and both of keys 8 to 15. At(vector): for vectors `vector` and `vector` + 1.
 template <typename Shape, bool kIsTransposed>
 class LdmatrixAddresses {
  public:
@@ -34,8 +33,8 @@ class LdmatrixAddresses {
   uint32_t at_[kCount];
 };
 
-// S[tile][i]: of keys i * 16 + lane / 4 and the eighth behind it, for the lane's two rows. In several sums,
-// because an MMA waits for the one before it in its sum, and the warp with it.
+// S = K Q^T; s[tile][i] is of keys i * 16 + lane / 4 and that + 8, for the lane's two rows. In several accumulators,
+// because an MMA waits for the one before it in its accumulator, and the warp with it.
 template <typename Shape>
 __device__ inline void GemmQk(const Query<Shape>& q, const LdmatrixAddresses<Shape, false>& keys,
                               float (&s)[Shape::kTiles][Shape::kKeys / 16][4]) {
@@ -75,8 +74,8 @@ __device__ inline void GemmQk(const Query<Shape>& q, const LdmatrixAddresses<Sha
   }
 }
 
-// sums += values * weights. With a mask, a key's values are zero in it unless the token sees the key, and only the
-// token's rows change: nothing is multiplied by a weight of zero.
+// O += V^T P. With a mask, the values of keys that the token does not see are zero, and only the token's rows change:
+// no value is multiplied by P = 0.
 template <typename Shape, bool kHasMask>
 __device__ inline void GemmPv(const LdmatrixAddresses<Shape, true>& values,
                               const uint32_t (&p_frag)[Shape::kTiles][Shape::kKeys / 16][2],

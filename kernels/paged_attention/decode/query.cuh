@@ -57,7 +57,7 @@ __device__ inline void LoadQuery(const Params& p, const Plan& plan, const WorkTi
     for (int step = 0; step < Shape::kDim / 16; ++step) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        // In the order in which the keys' columns come: see GemmQk.
+        // In the order of K's columns: see GemmQk.
         const int column = step * 16 + (Shape::kIsFloat8 ? lane % 4 * 4 + i * 2 : lane % 4 * 2 + i * 8);
         const bool is_there = is_row && column < plan.d;
         q.values[tile][step][i] = is_there ? *reinterpret_cast<const uint32_t*>(query + column) : 0;
@@ -66,8 +66,8 @@ __device__ inline void LoadQuery(const Params& p, const Plan& plan, const WorkTi
     float factor = scale;
     const float slope = p.alibi_slopes == nullptr ? 0.0f : p.alibi_slopes[row.head];
     if (Shape::kIsFloat8 && p.dtype == Dtype::kBFloat16) factor *= ToHalves(q.values[tile]);
-    // Waits for the query here. Else the compiler has each KV tile's first MMA wait for what it may be the first to
-    // need, and for all else that is counted with it: the block table's entry of the KV tile after next.
+    // Waits for Q here. Else the first MMA of each KV tile would wait for it, and for all loads that share its
+    // scoreboard: the block table's entry of the KV tile after next.
     uint32_t& last = q.values[tile][Shape::kDim / 16 - 1][1];
     last = __shfl_sync(kAllLanes, last, lane);
 #pragma unroll

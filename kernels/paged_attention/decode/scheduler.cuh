@@ -13,21 +13,22 @@
 
 namespace paged_attention::decode {
 
-// A multiple of the keys that all warps of a block, of any kind, take before the first one's turn comes again.
+// A multiple of the keys of one round of KV tiles over the warps of a CTA, of any shape.
 inline constexpr int kKeyUnit = 384;
-// Keys of a split, about, if there is more than one; a sequence of fewer than kWholeKeys is not split: to merge splits
-// costs more than the blocks lose that have none, see NOTES.md. All warps of a block get about as many keys of a split.
+// Keys of a split, about, if there is more than one. A sequence of fewer than kWholeKeys is not split: to reduce splits
+// costs more than idle CTAs do, see NOTES.md. A split is a multiple of kSplitUnit, so that the warps get about as many
+// keys each.
 inline constexpr int kSplitKeys = 2048, kWholeKeys = 5 * kSplitKeys / 2, kSplitUnit = 96;
 // A work tile of more keys is long: a sequence that is not split, or one of so many heads or keys that its splits are
 // longer.
 inline constexpr int kLongKeys = 3 * kSplitKeys / 2;
-// Chunks times kv heads of a sequence, at most: what one sequence alone needs to fill a large GPU.
+// Splits times kv heads of a sequence, at most: what one sequence alone needs to fill a large GPU.
 inline constexpr int kSequenceTiles = 264;
-// A call that can read no more lets L2 evict its keys and values first: what others left there to be written to memory
-// may stay, and costs a longer call more than it saves. See NOTES.md.
+// A call that can read no more than this loads keys and values with evict_first: dirty lines of other kernels then stay
+// in L2. That costs a longer call more than it saves, see NOTES.md.
 inline constexpr int64_t kFewBytes = 300'000'000;
-// Rows for the results of splits. A work tile takes its number modulo their count, and waits until what was there is
-// read.
+// Rows for the results of splits. A work tile's slot is its number modulo their count; it waits until the last result
+// there has been reduced.
 inline constexpr int kSlotRows = 2048 * kDecodeRows;
 static_assert(kSequenceTiles <= kSlotRows / kDecodeRows, "the splits of a tile never wait for one another");
 
@@ -59,15 +60,15 @@ struct Plan {
   int decode_tokens, seqs_per_entry, max_splits, slots;
   int block_size, row_bytes;  // keys; bytes of a key's head
   uint32_t blocks;
-  bool has_groups;                 // blocks consist of whole groups of sixteen keys
+  bool has_groups;                 // pages consist of whole groups of sixteen keys
   int64_t value_offset, counters;  // in bytes, from keys to values; in the workspace
   uint64_t policy;                 // of the copies of keys and values
   float inverse_cap;               // 0: none
   bool all_rows;
 };
 
-// The workspace: counters, one for each tile that may have several splits, and in the last place that of turns; then
-// for each slot the rows' maxima and sums of weights; then their sums of weighted values.
+// The workspace: counters, one for each tile that may have several splits, and last that of work tiles taken; then each
+// slot's (m, l) of its rows; then their O.
 inline int64_t DecodeTiles(const Params& p) { return p.seqs * p.kv_heads * CeilDiv(p.heads / p.kv_heads, kDecodeRows); }
 
 // A tile has half of kDecodeRows, or all.
@@ -135,8 +136,8 @@ __device__ inline int CountTiles(const Plan& plan, const Sequence& s, const Spli
   return (s.new_tokens * plan.group + plan.tile_rows - 1) / plan.tile_rows * splits.count * plan.kv_heads;
 }
 
-// A block's view of all work tiles: for long and for other ones, where those of every seqs_per_entry sequences start. A
-// warp looks through every kStride-th entry of the table, then through those behind it.
+// A CTA's view of all work tiles: for long and for other ones, where those of every seqs_per_entry sequences start. A
+// warp searches every kStride-th entry of the table, then the entries after the one it found.
 template <int kThreads, int kStride>
 class TileScheduler {
  public:
@@ -146,7 +147,7 @@ class TileScheduler {
   __device__ int Count(const Params& p, const Plan& plan) {
     const int thread = threadIdx.x, lane = thread % kWarpSize, warp = thread / kWarpSize;
     const int count = p.num_seqs[0], start = p.query_start_loc[0], seqs = static_cast<int>(p.seqs);
-    // Nothing here waits for a number before it asks for the next one, nor in the first round of the loop.
+    // No load here waits for the result of another one, nor in the first round of the loop.
     bool wrong = (count < 0) | (count > seqs) | (start != 0);
     int totals[kKinds] = {};
     for (int first = 0; first < kEntries; first += kThreads) {
@@ -178,7 +179,7 @@ class TileScheduler {
         }
         SetStart(kind, entry, start);
       }
-      // The entries behind the last sequence start at the end.
+      // The entries after the last sequence start at the end.
       if ((first + kThreads) * plan.seqs_per_entry >= seqs) {
         for (int rest = entry + kThreads; rest < kEntries; rest += kThreads) {
           SetStart(0, rest, INT_MAX), SetStart(1, rest, INT_MAX);
@@ -209,9 +210,9 @@ class TileScheduler {
     Sequence s = ReadSequence(p, seq);
     Splits splits = SplitKeys(plan, s);
     while (plan.seqs_per_entry > 1) {
-      const int items = IsLong(splits) == (kind == 0) ? CountTiles(plan, s, splits) : 0;
-      if (offset < items) break;
-      offset -= items;
+      const int tiles = IsLong(splits) == (kind == 0) ? CountTiles(plan, s, splits) : 0;
+      if (offset < tiles) break;
+      offset -= tiles;
       s = ReadSequence(p, ++seq);
       splits = SplitKeys(plan, s);
     }

@@ -1,4 +1,4 @@
-// A warp's part of the decode kernel's softmax.
+// The running softmax of a warp: from S to P, and (m, l, O) over its KV tiles.
 #pragma once
 
 #include "paged_attention/decode/mainloop_mma.cuh"
@@ -34,26 +34,25 @@ __device__ inline void FinishScores(const Params& p, const Plan& plan, const Wor
 #pragma unroll
       for (int i = 0; i < Shape::kKeys / 8; ++i) {
         const int key = first_key + i * 8 + lane / 4;
-        float& logit = s[tile][i / 2][i % 2 * 2 + column];
+        float& score = s[tile][i / 2][i % 2 * 2 + column];
         if (!is_plain) {
-          logit *= q.factor[tile][column];
-          if (p.soft_cap > 0) logit = p.soft_cap * Tanh(logit * plan.inverse_cap);
-          logit = (logit + q.slope[tile][column] * static_cast<float>(key - position)) * kLog2E;
+          score *= q.factor[tile][column];
+          if (p.soft_cap > 0) score = p.soft_cap * Tanh(score * plan.inverse_cap);
+          score = (score + q.slope[tile][column] * static_cast<float>(key - position)) * kLog2E;
         }
-        if (key < begin || key >= end) logit = -INFINITY;
+        if (key < begin || key >= end) score = -INFINITY;
       }
     }
   }
 }
 
-// 2^(logit - max), where a maximum of minus infinity stands for no key so far.
-__device__ inline float Weight(float logit, float max) { return Exp2(logit - (max == -INFINITY ? 0.0f : max)); }
+// 2^(s - m); m is minus infinity if there was no key so far.
+__device__ inline float Exp2Minus(float s, float m) { return Exp2(s - (m == -INFINITY ? 0.0f : m)); }
 
-// How far, in powers of two, a row's S may be above what its weights are relative to.
+// How far, in powers of two, a row's S may exceed its m before O is rescaled.
 inline constexpr float kSlack = 8;
 
-// What of a work tile a KV tile's keys are compared with: where the work tile ends, and between which keys all of its
-// tokens see all.
+// The end of a work tile's keys, and the range of keys that all of its tokens see.
 struct Bounds {
   int end, all_begin, all_end;
 };
@@ -76,8 +75,8 @@ __device__ inline void AddKvTile(const Params& p, const Plan& plan, const WorkTi
   GemmQk<Shape>(q, LdmatrixAddresses<Shape, false>(stage), s);
   FinishScores<Shape>(p, plan, work, q, first_key, tokens_differ || past > bounds.end, s);
 
-  // The largest logit of each row, of this lane's. The sums are scaled anew only for one that is much larger than those
-  // before; only then do the lanes look for the largest one of all.
+  // The largest S of each row, of this lane's. O is rescaled only if one is much larger than m; only then do the lanes
+  // exchange their maxima.
   float max[Shape::kTiles][2];
   bool is_larger = false;
 #pragma unroll
@@ -102,28 +101,28 @@ __device__ inline void AddKvTile(const Params& p, const Plan& plan, const WorkTi
           max[tile][row] = fmaxf(max[tile][row], __shfl_xor_sync(kAllLanes, max[tile][row], lanes));
         }
         if (!(max[tile][row] > state.m[tile][row] + kSlack)) continue;
-        const float scale = Weight(state.m[tile][row], max[tile][row]);
+        const float rescale = Exp2Minus(state.m[tile][row], max[tile][row]);
         state.m[tile][row] = max[tile][row];
-        state.l[tile][row] *= scale;
+        state.l[tile][row] *= rescale;
 #pragma unroll
         for (int i = 0; i < Shape::kDim / 16; ++i) {
-          state.o[tile][i][row] *= scale, state.o[tile][i][2 + row] *= scale;
+          state.o[tile][i][row] *= rescale, state.o[tile][i][2 + row] *= rescale;
         }
       }
     }
   }
 
-  // The weights, two rows of a key in a register, and by a transposition two keys of a row.
+  // P: two rows of a key in a register, and after a transposition two keys of a row.
   uint32_t p_frag[Shape::kTiles][Shape::kKeys / 16][2];
 #pragma unroll
   for (int tile = 0; tile < Shape::kTiles; ++tile) {
 #pragma unroll
     for (int i = 0; i < Shape::kKeys / 8; ++i) {
-      const float first_weight = Weight(s[tile][i / 2][i % 2 * 2], state.m[tile][0]);
-      const float second_weight = Weight(s[tile][i / 2][i % 2 * 2 + 1], state.m[tile][1]);
-      state.l[tile][0] += first_weight;
-      state.l[tile][1] += second_weight;
-      p_frag[tile][i / 2][i % 2] = movmatrix_trans(Pack<Factor>(first_weight, second_weight));
+      const float p0 = Exp2Minus(s[tile][i / 2][i % 2 * 2], state.m[tile][0]);
+      const float p1 = Exp2Minus(s[tile][i / 2][i % 2 * 2 + 1], state.m[tile][1]);
+      state.l[tile][0] += p0;
+      state.l[tile][1] += p1;
+      p_frag[tile][i / 2][i % 2] = movmatrix_trans(Pack<Factor>(p0, p1));
     }
   }
 
@@ -153,25 +152,25 @@ __device__ inline void AddKvTile(const Params& p, const Plan& plan, const WorkTi
   }
 }
 
-// A warp's softmax to shared memory: maxima and sums of weights, [kRows] each, and the sums if it had any key.
+// A warp's (m, l, O) to shared memory; O only if the warp had a KV tile.
 template <typename Shape>
-__device__ inline void StoreSoftmaxState(const SoftmaxState<Shape>& state, int rows, bool has_sums, float* maxima,
-                                         float* p_frag, float* sums) {
+__device__ inline void StoreSoftmaxState(const SoftmaxState<Shape>& state, int rows, bool has_o, float* m, float* l,
+                                         float* o) {
   const int lane = Lane();
 #pragma unroll
   for (int i = 0; i < Shape::kRows / 4; ++i) {
     const int tile = i / 2, column = i % 2, row = tile * 8 + lane % 4 * 2 + column;
-    float weight = state.l[tile][column];
+    float sum = state.l[tile][column];
 #pragma unroll
-    for (int lanes = 4; lanes < kWarpSize; lanes *= 2) weight += __shfl_xor_sync(kAllLanes, weight, lanes);
+    for (int lanes = 4; lanes < kWarpSize; lanes *= 2) sum += __shfl_xor_sync(kAllLanes, sum, lanes);
     if (row >= rows) continue;
-    if (lane < 4) maxima[row] = state.m[tile][column], p_frag[row] = weight;
-    if (!has_sums) continue;
+    if (lane < 4) m[row] = state.m[tile][column], l[row] = sum;
+    if (!has_o) continue;
 #pragma unroll
     for (int j = 0; j < Shape::kDim / 16; ++j) {
       const int first = j * 16 + (Shape::kIsFloat8 ? lane / 4 * 2 : lane / 4);
-      sums[Shape::SumOffset(row, first)] = state.o[tile][j][column];
-      sums[Shape::SumOffset(row, first + (Shape::kIsFloat8 ? 1 : 8))] = state.o[tile][j][2 + column];
+      o[Shape::OOffset(row, first)] = state.o[tile][j][column];
+      o[Shape::OOffset(row, first + (Shape::kIsFloat8 ? 1 : 8))] = state.o[tile][j][2 + column];
     }
   }
 }

@@ -1,4 +1,4 @@
-// The shape of the decode kernel's blocks.
+// The shape of the decode kernel's CTAs.
 #pragma once
 
 #include "paged_attention/decode/scheduler.cuh"
@@ -7,8 +7,8 @@ namespace paged_attention::decode {
 
 __host__ __device__ constexpr int Max(int a, int b) { return a > b ? a : b; }
 
-// This thread's lane, which the compiler takes for a new number each time: it would keep all that follows from it in
-// registers throughout, and run out of them.
+// This thread's lane, opaque to the compiler: else it would keep all that it computes from the lane in registers
+// throughout, and run out of them.
 __device__ inline int Lane() {
   int lane = threadIdx.x % kWarpSize;
   asm volatile("" : "+r"(lane));
@@ -16,7 +16,7 @@ __device__ inline int Lane() {
   return lane;
 }
 
-// A block's shape for rows of kDim elements of T, of which head_dim are in use; keys and values are Kv, T or float8.
+// A CTA's shape for rows of kDim elements of T, of which head_dim are in use; keys and values are Kv, T or float8.
 template <typename T_, typename Kv, int kDim_, int kTiles_>
 struct Shape {
   using T = T_;
@@ -26,12 +26,12 @@ struct Shape {
   // Columns of the MMAs: query rows of a work tile in tiles of eight.
   static constexpr int kTiles = kTiles_, kRows = kTiles * 8;
   static constexpr int kWarps = kDim == 256 ? 3 : 6, kThreads = kWarps * kWarpSize;
-  static constexpr int kBlocks = kTiles == 1 ? 2 : 1;
+  static constexpr int kCtasPerSm = kTiles == 1 ? 2 : 1;
 
-  // Fewer entries where more rows' maxima and weights need the place.
+  // Fewer entries where the m and l of more rows need the space.
   using Scheduler = TileScheduler<kThreads, kTiles == 1 ? 8 : 4>;
 
-  // Each warp has a ring of its own. A stage holds as many keys and their values.
+  // Each warp has a ring of its own. A stage holds kKeys keys and their values.
   static constexpr int kStages = 2;
   static constexpr int kRowBytes = kDim * sizeof(Kv);
   static constexpr int kStageBytes = Max(8192, kDim * 64);
@@ -39,18 +39,18 @@ struct Shape {
   static constexpr int kRingBytes = kStages * kStageBytes, kSharedBytes = kWarps * kRingBytes;
   static_assert(kSharedBytes <= 96 * 1024,
                 "fits twice into Hopper's shared memory; with 3 KB more, once into any of sm_80 and newer");
-  static_assert(kRows * kDim * sizeof(float) <= kStageBytes, "a warp's sums take the place of a stage");
+  static_assert(kRows * kDim * sizeof(float) <= kStageBytes, "a warp's O replaces a stage");
   static_assert(kKeyUnit % (kWarps * kKeys) == 0 && kKeys % 16 == 0);
 
   // 16-byte vectors of a row. A warp copies kCopyRows rows at a time, a vector to a lane.
   static constexpr int kVectors = kRowBytes / 16, kCopyRows = kWarpSize / kVectors;
 
-  // Where a row's vector lies: no two of the eight rows of a matrix in the same banks.
-  __device__ static int Offset(int row, int vector) { return row * kRowBytes + (vector * 16 ^ Turn(row)); }
-  __device__ static int Turn(int row) { return (kVectors >= 8 ? row & 7 : row / 2 & 3) * 16; }
+  // The place of a row's vector: no two of the eight rows of a matrix are in the same banks.
+  __device__ static int Offset(int row, int vector) { return row * kRowBytes + (vector * 16 ^ Swizzle(row)); }
+  __device__ static int Swizzle(int row) { return (kVectors >= 8 ? row & 7 : row / 2 & 3) * 16; }
 
-  // The same for a warp's sums, float [kRows][kDim].
-  __device__ static int SumOffset(int row, int column) { return row * kDim + (column ^ (row / 2 & 3) * 8); }
+  // The same for a warp's O, float [kRows][kDim].
+  __device__ static int OOffset(int row, int column) { return row * kDim + (column ^ (row / 2 & 3) * 8); }
 };
 
 }  // namespace paged_attention::decode

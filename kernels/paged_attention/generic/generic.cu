@@ -15,7 +15,7 @@ namespace paged_attention {
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarpSize;
 
-// Heads of one group that share a block's reads of the cache; a larger group takes several blocks.
+// Heads of one group that share a CTA's reads of the cache; a larger group takes several CTAs.
 constexpr int kHeads = 4;
 
 // A key is spread over lanes of kElements each: 8 bytes of float8, 16 of the other narrow dtypes, 32 of float.
@@ -31,27 +31,28 @@ struct alignas(sizeof(T) == 1 ? 8 : 16) Elements {
   T values[kElements];
 };
 
-// Running softmax of a head: largest logit, sum of the weights, and this lane's part of the sum of weight * value.
-struct Sum {
-  float max = -INFINITY, weight = 0, out[kElements] = {};
+// Running softmax of a head: the largest S, the sum of P, and this lane's part of O = sum of P * V.
+struct SoftmaxState {
+  float m = -INFINITY, l = 0, o[kElements] = {};
 };
 
-// e^(logit - max), where a maximum of minus infinity stands for no key so far.
-__device__ inline float Weight(float logit, float max) { return expf(logit - (max == -INFINITY ? 0.0f : max)); }
+// e^(s - m); m is minus infinity if there was no key so far.
+__device__ inline float ExpMinus(float s, float m) { return expf(s - (m == -INFINITY ? 0.0f : m)); }
 
-__device__ inline void Add(Sum& sum, float max, float weight, const float (&out)[kElements]) {
-  const float both = fmaxf(sum.max, max);
-  const float mine = Weight(sum.max, both), theirs = Weight(max, both);
-  sum.max = both;
-  sum.weight = sum.weight * mine + weight * theirs;
+// Adds the (m, l, o) of other keys.
+__device__ inline void Merge(SoftmaxState& state, float m, float l, const float (&o)[kElements]) {
+  const float both = fmaxf(state.m, m);
+  const float rescale = ExpMinus(state.m, both), other_rescale = ExpMinus(m, both);
+  state.m = both;
+  state.l = state.l * rescale + l * other_rescale;
 #pragma unroll
-  for (int i = 0; i < kElements; ++i) sum.out[i] = sum.out[i] * mine + out[i] * theirs;
+  for (int i = 0; i < kElements; ++i) state.o[i] = state.o[i] * rescale + o[i] * other_rescale;
 }
 
-// One block: one token, one kv head, up to kHeads heads of its group.
+// One CTA: one token, one kv head, up to kHeads heads of its group.
 template <typename T, typename Cache>
 __global__ void __launch_bounds__(kThreads) GenericKernel(Params p) {
-  __shared__ float warp_max[kWarps][kHeads], warp_weight[kWarps][kHeads], warp_out[kWarps][kHeads][kMaxHeadDim];
+  __shared__ float warp_m[kWarps][kHeads], warp_l[kWarps][kHeads], warp_o[kWarps][kHeads][kMaxHeadDim];
   const int d = static_cast<int>(p.head_dim), block_size = static_cast<int>(p.block_size);
   const int64_t token = blockIdx.x, kv_head = blockIdx.y, group = p.heads / p.kv_heads;
   const int heads = static_cast<int>(min(static_cast<int64_t>(kHeads), group - blockIdx.z * kHeads));
@@ -90,14 +91,14 @@ __global__ void __launch_bounds__(kThreads) GenericKernel(Params p) {
   const Cache* values = keys + p.blocks * p.block_size * p.kv_heads * d;
   const int64_t key_begin = max(static_cast<int64_t>(0), place.position - p.window + 1), key_end = place.position + 1;
   const int keys_per_step = kWarps * keys_per_warp;
-  // A factor of all keys is one of the logits, a factor of all values one of the result.
+  // The scale of all keys is one of S, the scale of all values one of the result.
   const float scale = p.kv_scales == nullptr ? p.scale : p.scale * p.kv_scales[kv_head];
   const float value_scale = p.kv_scales == nullptr ? 1.0f : p.kv_scales[p.kv_heads + kv_head];
   bool wrong_block = false;
-  Sum sums[kHeads];
+  SoftmaxState states[kHeads];
 
   for (int64_t step = key_begin; step < key_end; step += kUnroll * keys_per_step) {
-    // Load: a key that the token does not see is not touched; it gets weight zero and value zero.
+    // Load K and V: a key that the token does not see is not read; its P and its value are zero.
     const int64_t first_key = step + warp * keys_per_warp + lane / lanes_per_key;
     bool seen[kUnroll];
     Elements<Cache> k[kUnroll] = {}, v[kUnroll] = {};
@@ -120,8 +121,8 @@ __global__ void __launch_bounds__(kThreads) GenericKernel(Params p) {
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
       if (h >= heads) break;
-      // Logits: each lane's part of the product, then over the lanes of the key.
-      float logits[kUnroll], max = -INFINITY;
+      // S = Q K^T: each lane's part of the dot product, then over the lanes of the key.
+      float s[kUnroll], m = -INFINITY;
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
         float product = 0;
@@ -129,68 +130,68 @@ __global__ void __launch_bounds__(kThreads) GenericKernel(Params p) {
         for (int i = 0; i < kElements; ++i) product += q[h][i] * static_cast<float>(k[u].values[i]);
         for (int lanes = lanes_per_key / 2; lanes > 0; lanes /= 2)
           product += __shfl_xor_sync(kAllLanes, product, lanes);
-        const float logit = product * scale;
-        const float capped = p.soft_cap > 0 ? p.soft_cap * tanhf(logit / p.soft_cap) : logit;
+        const float scaled = product * scale;
+        const float capped = p.soft_cap > 0 ? p.soft_cap * tanhf(scaled / p.soft_cap) : scaled;
         const float distance = static_cast<float>(first_key + u * keys_per_step - place.position);
-        logits[u] = seen[u] ? capped + slopes[h] * distance : -INFINITY;
-        max = fmaxf(max, logits[u]);
+        s[u] = seen[u] ? capped + slopes[h] * distance : -INFINITY;
+        m = fmaxf(m, s[u]);
       }
 
-      // Softmax of these keys, then added to those before.
-      float weight_sum = 0, value_sum[kElements] = {};
+      // P and O = P V of these keys, merged with those before.
+      float l = 0, o[kElements] = {};
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
-        const float weight = Weight(logits[u], max);
-        weight_sum += weight;
+        const float weight = ExpMinus(s[u], m);
+        l += weight;
 #pragma unroll
-        for (int i = 0; i < kElements; ++i) value_sum[i] += weight * static_cast<float>(v[u].values[i]);
+        for (int i = 0; i < kElements; ++i) o[i] += weight * static_cast<float>(v[u].values[i]);
       }
-      Add(sums[h], max, weight_sum, value_sum);
+      Merge(states[h], m, l, o);
     }
   }
 
-  // Over the keys of the warp.
+  // Merge the lanes of the warp.
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
     for (int lanes = lanes_per_key; lanes < kWarpSize; lanes *= 2) {
-      const float max = __shfl_xor_sync(kAllLanes, sums[h].max, lanes);
-      const float weight = __shfl_xor_sync(kAllLanes, sums[h].weight, lanes);
-      float value[kElements];
+      const float m = __shfl_xor_sync(kAllLanes, states[h].m, lanes);
+      const float l = __shfl_xor_sync(kAllLanes, states[h].l, lanes);
+      float o[kElements];
 #pragma unroll
-      for (int i = 0; i < kElements; ++i) value[i] = __shfl_xor_sync(kAllLanes, sums[h].out[i], lanes);
-      Add(sums[h], max, weight, value);
+      for (int i = 0; i < kElements; ++i) o[i] = __shfl_xor_sync(kAllLanes, states[h].o[i], lanes);
+      Merge(states[h], m, l, o);
     }
     if (lane < lanes_per_key && holds_elements) {
-      warp_max[warp][h] = sums[h].max;
-      warp_weight[warp][h] = sums[h].weight;
+      warp_m[warp][h] = states[h].m;
+      warp_l[warp][h] = states[h].l;
 #pragma unroll
-      for (int i = 0; i < kElements; ++i) warp_out[warp][h][element + i] = sums[h].out[i];
+      for (int i = 0; i < kElements; ++i) warp_o[warp][h][element + i] = states[h].o[i];
     }
   }
 
-  // Over the warps of the block, and the sink.
+  // Merge the warps of the CTA, and the sink.
   const bool is_wrong = __syncthreads_or(wrong_block);
   for (int i = threadIdx.x; i < heads * d; i += kThreads) {
     const int h = i / d;
     const float sink = p.sinks == nullptr ? -INFINITY : p.sinks[first_head + h];
-    float max = sink, value = 0;
-    for (int w = 0; w < kWarps; ++w) max = fmaxf(max, warp_max[w][h]);
-    float weight = Weight(sink, max);
+    float m = sink, o = 0;
+    for (int w = 0; w < kWarps; ++w) m = fmaxf(m, warp_m[w][h]);
+    float l = ExpMinus(sink, m);
     for (int w = 0; w < kWarps; ++w) {
-      const float share = Weight(warp_max[w][h], max);
-      weight += share * warp_weight[w][h];
-      value += share * warp_out[w][h][i % d];
+      const float rescale = ExpMinus(warp_m[w][h], m);
+      l += rescale * warp_l[w][h];
+      o += rescale * warp_o[w][h][i % d];
     }
-    out[i] = static_cast<T>(is_wrong ? NAN : value * value_scale / weight);
-    if (lse != nullptr && i % d == 0) lse[h] = is_wrong ? NAN : max + logf(weight);
+    out[i] = static_cast<T>(is_wrong ? NAN : o * value_scale / l);
+    if (lse != nullptr && i % d == 0) lse[h] = is_wrong ? NAN : m + logf(l);
   }
 }
 
 template <typename T>
 static cudaError_t Launch(cudaStream_t stream, const Params& p) {
-  const int64_t group_blocks = (p.heads / p.kv_heads + kHeads - 1) / kHeads;
+  const int64_t ctas_per_group = CeilDiv(p.heads / p.kv_heads, kHeads);
   const dim3 grid(static_cast<unsigned>(p.tokens), static_cast<unsigned>(p.kv_heads),
-                  static_cast<unsigned>(group_blocks));
+                  static_cast<unsigned>(ctas_per_group));
   if (p.kv_dtype == Dtype::kFloat8E4M3) {
     GenericKernel<T, __nv_fp8_e4m3><<<grid, kThreads, 0, stream>>>(p);
   } else {

@@ -1,4 +1,4 @@
-// Values that are not finite, and rows of the output.
+// Values that are not finite, and O to memory.
 #pragma once
 
 #include "common/device/ptx/memory.cuh"
@@ -14,30 +14,30 @@ template <typename T>
 struct Exponent {
   static constexpr uint32_t kOne = std::is_same_v<T, __half> ? 0x04000400 : 0x00800080;
   static constexpr uint32_t kMask = 0x80008000 - kOne;
-  __device__ static uint32_t IsNotFinite(uint32_t word) { return ((word & kMask) + kOne) & 0x80008000; }
+  __device__ static uint32_t IsNonFinite(uint32_t word) { return ((word & kMask) + kOne) & 0x80008000; }
 };
 
-// Sees to it that values of a key (a row in shared memory, chunk c at at(c)) can be multiplied by zero weights:
-// elements that are not finite become zero. Whether there were any.
+// Zeroes what is not finite of a key's values (a row in shared memory, chunk c at at(c)), so that P = 0 times it is
+// zero. Returns whether there was any.
 template <typename T, int kChunks, typename At>
-__device__ inline bool MakeFinite(At at) {
+__device__ inline bool ZeroNonFinite(At at) {
   uint32_t found = 0;
 #pragma unroll 4
   for (int c = 0; c < kChunks; ++c) {
     uint32_t w[4], bad = 0;
     ld_shared_v4(w, at(c));
-    for (uint32_t word : w) bad |= Exponent<T>::IsNotFinite(word);
+    for (uint32_t word : w) bad |= Exponent<T>::IsNonFinite(word);
     found |= bad;
     if (bad == 0) continue;
-    for (uint32_t& word : w) word &= ~((Exponent<T>::IsNotFinite(word) >> 15) * 0xffff);
+    for (uint32_t& word : w) word &= ~((Exponent<T>::IsNonFinite(word) >> 15) * 0xffff);
     st_shared_v4(at(c), w);
   }
   return found != 0;
 }
 
-// Adds the elements that MakeFinite took away, from the cache, where a row sees the key: they are its result.
+// Adds the elements that ZeroNonFinite removed, from the cache, to the rows that see the key: they are their result.
 template <typename T, int kColumns>
-__device__ inline void AddNotFinite(float (&out)[kColumns][4], const T* values, const int (&positions)[2], int window,
+__device__ inline void AddNonFinite(float (&out)[kColumns][4], const T* values, const int (&positions)[2], int window,
                                     int key, int columns) {
 #pragma unroll
   for (int j = 0; j < kColumns; ++j) {
@@ -51,23 +51,24 @@ __device__ inline void AddNotFinite(float (&out)[kColumns][4], const T* values, 
   }
 }
 
-// Rows of the output, from registers in units of 16 bytes: four lanes that hold a row's columns 2 * lane of four
-// groups of 8 exchange them, so that each holds one group.
+// Normalizes O and stores it in units of 16 bytes: the four lanes that have a row's columns 2 * lane of four groups of
+// 8 exchange them, so that each has one group.
 template <typename T, int kColumns>
-__device__ inline void WriteRows(const Params& p, const float (&out)[kColumns][4], const Row (&rows)[2],
+__device__ inline void StoreRows(const Params& p, const float (&out)[kColumns][4], const Row (&rows)[2],
                                  const Softmax& softmax, float factor) {
   static_assert(kColumns % 4 == 0, "four lanes take one group of columns each");
   const int lane = threadIdx.x % kWarpSize, d = static_cast<int>(p.head_dim);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     float lse;
-    const float share = softmax.Finish(p, rows[r], r, factor, lse);
+    const float normalizer = softmax.Finalize(p, rows[r], r, factor, lse);
     if (p.lse && rows[r].exists && lane % 4 == 0) p.lse[rows[r].index] = lse;
 #pragma unroll
     for (int j = 0; j < kColumns; j += 4) {
       uint32_t words[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) words[i] = Pack<T>(out[j + i][2 * r] * share, out[j + i][2 * r + 1] * share);
+      for (int i = 0; i < 4; ++i)
+        words[i] = Pack<T>(out[j + i][2 * r] * normalizer, out[j + i][2 * r + 1] * normalizer);
 #pragma unroll
       for (int step = 1; step <= 2; step *= 2) {
         const bool upper = lane & step;

@@ -1,8 +1,8 @@
 // The prefill kernels' work, found on the device from the lengths.
 //
 // The rows of a sequence and kv head are its new tokens times the heads of the group: row r is head r % group of new
-// token r / group. A tile is kRows of them, counted from the sequence's first new token, and is computed over tiles of
-// keys, counted from position 0: neither depends on the rest of the batch.
+// token r / group. A tile is kRows of them, counted from the sequence's first new token, and is computed over KV tiles,
+// counted from position 0: neither depends on the rest of the batch.
 #pragma once
 
 #include "paged_attention/sequences.cuh"
@@ -23,7 +23,7 @@ struct Plan {
         heads(static_cast<int>(p.heads)),
         kv_heads(static_cast<int>(p.kv_heads)),
         decode_tokens(static_cast<int>(DecodeTokens(p))),
-        seqs_per_thread(static_cast<int>((p.seqs + threads - 1) / threads)) {}
+        seqs_per_thread(static_cast<int>(CeilDiv(p.seqs, threads))) {}
 
   int group, heads, kv_heads;
   int decode_tokens;    // new tokens up to which a sequence is the decode kernel's
@@ -36,16 +36,16 @@ struct Tile {
   int token;     // of the first row, in the query
   int head;      // of the first row, within its group
   int rows;
-  int key_begin, key_end;  // positions that any row sees
+  int key_begin, key_end;  // the positions that at least one row sees
 };
 
-// Whether every row sees every key of the tile of keys `t`.
+// Whether every row sees every key of KV tile `t`.
 template <int kKeys>
 __device__ inline bool IsFull(const Params& p, const Tile& tile, int t) {
   return (t + 1) * kKeys <= tile.position + 1 && t * kKeys > tile.key_end - 1 - p.window;
 }
 
-// A block's view of all tiles, sequence by sequence. Each thread counts those of a range of sequences.
+// A CTA's view of all tiles, sequence by sequence. Each thread counts those of a range of sequences.
 template <int kRows, int kThreads>
 class TileScheduler {
  public:
@@ -111,7 +111,7 @@ class TileScheduler {
   int starts_[kThreads], warp_tiles_[kThreads / kWarpSize];
 };
 
-// One row of a tile. Rows behind the tile's last one repeat it and are not written.
+// One row of a tile. Rows after the tile's last one repeat it and are not stored.
 struct Row {
   bool exists;
   int position, head;

@@ -24,15 +24,15 @@ static_assert(kKeys <= kThreads, "a thread looks up the slot of one key");
 
 template <int kHeadDim>
 struct Shape {
-  // Two products share each load of keys and values, as far as the registers go.
-  static constexpr int kProducts = kHeadDim <= 128 ? 2 : 1;
-  static constexpr int kWarpRows = 16 * kProducts, kRows = kWarps * kWarpRows;
+  // The 16-row MMA tiles of a warp: two share each load of K and V where the registers suffice.
+  static constexpr int kRowTiles = kHeadDim <= 128 ? 2 : 1;
+  static constexpr int kWarpRows = 16 * kRowTiles, kRows = kWarps * kWarpRows;
   static constexpr int kSharedBytes = (kRows + 2 * kKeys) * kHeadDim * 2;
 };
 
 // A matrix of rows of kHeadDim elements; the 16-byte chunks of a row are permuted within 128 bytes, so that eight rows'
-// chunks of a column lie in different banks. From an even chunk of a row, chunk c further is at the address ^ 16 * c,
-// and row r further, a multiple of 8, at the address + r * kRowBytes.
+// chunks of a column are in different banks. From an even chunk of a row, the address of chunk + c is address ^ 16 * c,
+// and that of row + r, r a multiple of 8, is address + r * kRowBytes.
 template <int kHeadDim>
 struct SmemTile {
   static constexpr int kChunks = kHeadDim / kChunk, kRowBytes = kHeadDim * 2;
@@ -40,7 +40,7 @@ struct SmemTile {
   __device__ uint32_t At(int row, int chunk) const { return base + row * kRowBytes + (chunk ^ (row % 8)) * 16; }
 };
 
-// Where a key lies in the cache, in elements; or why it is not read.
+// Where a key is in the cache, in elements; or why it is not read.
 constexpr int64_t kUnseen = -1, kWrongBlock = -2;
 
 __device__ inline int64_t FindSlot(const Params& p, const Tile& tile, int64_t kv_head, int key) {
@@ -51,7 +51,8 @@ __device__ inline int64_t FindSlot(const Params& p, const Tile& tile, int64_t kv
   return ((block * block_size + key % block_size) * p.kv_heads + kv_head) * p.head_dim;
 }
 
-// Unseen keys and values become zeros. Keys of a wrong block become NaN: they reach the rows that see them, no other.
+// Unseen keys and values become zeros. Keys of a page that does not exist become NaN, which reaches only the rows that
+// see them.
 template <typename T, int kHeadDim>
 __device__ inline void LoadKeys(const Params& p, const T* cache, const int64_t (&slots)[kKeys], bool is_key,
                                 SmemTile<kHeadDim> to) {
@@ -75,10 +76,10 @@ __device__ inline void LoadKeys(const Params& p, const T* cache, const int64_t (
 template <typename T, int kHeadDim>
 __global__ void __launch_bounds__(kThreads) PrefillKernel(const Params p, const Plan plan) {
   using S = Shape<kHeadDim>;
-  constexpr int kProducts = S::kProducts, kColumns = kHeadDim / 8, kKeyColumns = kKeys / 8;
+  constexpr int kRowTiles = S::kRowTiles, kColumns = kHeadDim / 8, kKeyColumns = kKeys / 8;
   extern __shared__ __align__(1024) uint8_t shared[];
   __shared__ int64_t slots[2][kKeys];
-  __shared__ uint8_t is_spoiled[kKeys];
+  __shared__ uint8_t has_nonfinite[kKeys];
   __shared__ TileScheduler<S::kRows, kThreads> tiles;
   const SmemTile<kHeadDim> query{shared_address(shared)}, keys{query.base + S::kRows * kHeadDim * 2},
       values{keys.base + kKeys * kHeadDim * 2};
@@ -94,7 +95,7 @@ __global__ void __launch_bounds__(kThreads) PrefillKernel(const Params p, const 
   const T* value_cache = key_cache + p.blocks * p.block_size * p.kv_heads * p.head_dim;
   const int first = tile.key_begin / kKeys, last = (tile.key_end - 1) / kKeys;
 
-  // Slots of the last keys, and the query.
+  // The slots of the last keys, and Q.
   if (thread < kKeys) slots[last % 2][thread] = FindSlot(p, tile, kv_head, last * kKeys + thread);
   for (int i = thread; i < S::kRows * query.kChunks; i += kThreads) {
     const int row = i / query.kChunks, chunk = i % query.kChunks;
@@ -105,24 +106,24 @@ __global__ void __launch_bounds__(kThreads) PrefillKernel(const Params p, const 
   __syncthreads();
   LoadKeys(p, key_cache, slots[last % 2], true, keys);
 
-  const Logits logits(p);
-  const uint32_t query_part = query.At(warp * S::kWarpRows + lane % 16, lane / 16);
-  const uint32_t key_part = keys.At(lane / 16 * 8 + lane % 8, lane / 8 % 2);
-  const uint32_t value_part = values.At(lane % 16, lane / 16);
+  const ScoreMod score_mod(p);
+  const uint32_t q_address = query.At(warp * S::kWarpRows + lane % 16, lane / 16);
+  const uint32_t k_address = keys.At(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+  const uint32_t v_address = values.At(lane % 16, lane / 16);
   const auto find_row = [&](int m, int r) {
     return FindRow(plan, tile, kv_head, warp * S::kWarpRows + m * 16 + r * 8 + lane / 4);
   };
-  int positions[kProducts][2];
-  Softmax softmax[kProducts];
-  float out[kProducts][kColumns][4] = {};
+  int positions[kRowTiles][2];
+  Softmax softmax[kRowTiles];
+  float o[kRowTiles][kColumns][4] = {};
 #pragma unroll
-  for (int m = 0; m < kProducts; ++m) {
+  for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) positions[m][r] = find_row(m, r).position;
   }
 
   for (int t = last; t >= first; --t) {
-    // Keys are there, and nobody needs the previous values: load the values, and look up the next slots.
+    // K has arrived, and no warp needs the previous V: load V, and look up the next slots.
     cp_async_commit_group();
     cp_async_wait_group<0>();
     __syncthreads();
@@ -130,19 +131,19 @@ __global__ void __launch_bounds__(kThreads) PrefillKernel(const Params p, const 
     int64_t next_slot = kUnseen;
     if (t > first && thread < kKeys) next_slot = FindSlot(p, tile, kv_head, (t - 1) * kKeys + thread);
 
-    // Products of queries and keys.
-    float s[kProducts][kKeyColumns][4] = {};
+    // S = Q K^T.
+    float s[kRowTiles][kKeyColumns][4] = {};
 #pragma unroll
     for (int k = 0; k < kHeadDim / 16; ++k) {
-      uint32_t a[kProducts][4];
+      uint32_t a[kRowTiles][4];
 #pragma unroll
-      for (int m = 0; m < kProducts; ++m) ldmatrix_x4(a[m], (query_part ^ 32 * k) + m * 16 * query.kRowBytes);
+      for (int m = 0; m < kRowTiles; ++m) ldmatrix_x4(a[m], (q_address ^ 32 * k) + m * 16 * query.kRowBytes);
 #pragma unroll
       for (int j = 0; j < kKeyColumns; j += 2) {
         uint32_t b[4];
-        ldmatrix_x4(b, (key_part ^ 32 * k) + j * 8 * keys.kRowBytes);
+        ldmatrix_x4(b, (k_address ^ 32 * k) + j * 8 * keys.kRowBytes);
 #pragma unroll
-        for (int m = 0; m < kProducts; ++m) {
+        for (int m = 0; m < kRowTiles; ++m) {
           mma_m16n8k16<T>(s[m][j], a[m], b[0], b[1]);
           mma_m16n8k16<T>(s[m][j + 1], a[m], b[2], b[3]);
         }
@@ -150,75 +151,75 @@ __global__ void __launch_bounds__(kThreads) PrefillKernel(const Params p, const 
     }
     if (t > first && thread < kKeys) slots[(t - 1) % 2][thread] = next_slot;
 
-    // Values are there, and nobody needs the keys: load the next ones.
+    // V has arrived, and no warp needs K: load the next K.
     cp_async_commit_group();
     cp_async_wait_group<0>();
     __syncthreads();
     if (t > first) LoadKeys(p, key_cache, slots[(t - 1) % 2], true, keys);
     const bool is_full = IsFull<kKeys>(p, tile, t);
-    bool is_any_spoiled = false;
+    bool any_nonfinite = false;
     if (!is_full) {
       if (thread < kKeys) {
         const auto at = [&](int chunk) { return values.At(thread, chunk); };
-        is_any_spoiled = is_spoiled[thread] = MakeFinite<T, values.kChunks>(at);
+        any_nonfinite = has_nonfinite[thread] = ZeroNonFinite<T, values.kChunks>(at);
       }
-      is_any_spoiled = __syncthreads_or(is_any_spoiled);
+      any_nonfinite = __syncthreads_or(any_nonfinite);
     }
 
-    // Weights.
-    uint32_t weights[kProducts][kKeyColumns][2];
+    // S becomes P, and O is rescaled.
+    uint32_t p_frag[kRowTiles][kKeyColumns][2];
     const int key = t * kKeys + 2 * (lane % 4);
 #pragma unroll
-    for (int m = 0; m < kProducts; ++m) {
-      if (!logits.is_plain) {
+    for (int m = 0; m < kRowTiles; ++m) {
+      if (!score_mod.is_plain) {
         float slopes[2] = {};
         for (int r = 0; r < 2 && p.alibi_slopes; ++r) slopes[r] = p.alibi_slopes[find_row(m, r).head];
-        logits.Apply(s[m], positions[m], slopes, key);
+        score_mod.Apply(s[m], positions[m], slopes, key);
       }
-      if (!is_full) logits.Mask(s[m], positions[m], key);
+      if (!is_full) score_mod.Mask(s[m], positions[m], key);
       float rescale[2];
-      softmax[m].Add(s[m], logits.factor, rescale);
+      softmax[m].Online(s[m], score_mod.factor, rescale);
 #pragma unroll
       for (int j = 0; j < kColumns; ++j) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) out[m][j][i] *= rescale[i / 2];
+        for (int i = 0; i < 4; ++i) o[m][j][i] *= rescale[i / 2];
       }
 #pragma unroll
       for (int j = 0; j < kKeyColumns; ++j) {
-        weights[m][j][0] = Pack<T>(s[m][j][0], s[m][j][1]);
-        weights[m][j][1] = Pack<T>(s[m][j][2], s[m][j][3]);
+        p_frag[m][j][0] = Pack<T>(s[m][j][0], s[m][j][1]);
+        p_frag[m][j][1] = Pack<T>(s[m][j][2], s[m][j][3]);
       }
     }
 
-    // Products of weights and values.
+    // O += P V.
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k) {
 #pragma unroll
       for (int j = 0; j < kColumns; j += 2) {
         uint32_t b[4];
-        ldmatrix_x4_trans(b, (value_part ^ 16 * j) + k * 16 * values.kRowBytes);
+        ldmatrix_x4_trans(b, (v_address ^ 16 * j) + k * 16 * values.kRowBytes);
 #pragma unroll
-        for (int m = 0; m < kProducts; ++m) {
-          const uint32_t a[4] = {weights[m][2 * k][0], weights[m][2 * k][1], weights[m][2 * k + 1][0],
-                                 weights[m][2 * k + 1][1]};
-          mma_m16n8k16<T>(out[m][j], a, b[0], b[1]);
-          mma_m16n8k16<T>(out[m][j + 1], a, b[2], b[3]);
+        for (int m = 0; m < kRowTiles; ++m) {
+          const uint32_t a[4] = {p_frag[m][2 * k][0], p_frag[m][2 * k][1], p_frag[m][2 * k + 1][0],
+                                 p_frag[m][2 * k + 1][1]};
+          mma_m16n8k16<T>(o[m][j], a, b[0], b[1]);
+          mma_m16n8k16<T>(o[m][j + 1], a, b[2], b[3]);
         }
       }
     }
-    for (int i = 0; is_any_spoiled && i < kKeys; ++i) {
-      if (!is_spoiled[i]) continue;
-      const T* spoiled = value_cache + FindSlot(p, tile, kv_head, t * kKeys + i);
+    for (int i = 0; any_nonfinite && i < kKeys; ++i) {
+      if (!has_nonfinite[i]) continue;
+      const T* nonfinite = value_cache + FindSlot(p, tile, kv_head, t * kKeys + i);
 #pragma unroll
-      for (int m = 0; m < kProducts; ++m)
-        AddNotFinite(out[m], spoiled, positions[m], logits.window, t * kKeys + i, static_cast<int>(p.head_dim));
+      for (int m = 0; m < kRowTiles; ++m)
+        AddNonFinite(o[m], nonfinite, positions[m], score_mod.window, t * kKeys + i, static_cast<int>(p.head_dim));
     }
   }
 
 #pragma unroll
-  for (int m = 0; m < kProducts; ++m) {
+  for (int m = 0; m < kRowTiles; ++m) {
     const Row rows[2] = {find_row(m, 0), find_row(m, 1)};
-    WriteRows<T>(p, out[m], rows, softmax[m], logits.factor);
+    StoreRows<T>(p, o[m], rows, softmax[m], score_mod.factor);
   }
 }
 

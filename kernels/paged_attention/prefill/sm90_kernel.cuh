@@ -18,7 +18,7 @@ namespace sm90 {
 template <typename T, int kHeadDim>
 __global__ void __launch_bounds__(kThreads, 1)
     PrefillKernel(const __grid_constant__ CUtensorMap map, const __grid_constant__ Params p,
-                  const __grid_constant__ Plan plan, int piece_keys) {
+                  const __grid_constant__ Plan plan, int run_keys) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using S = Shape<kHeadDim>;
   extern __shared__ uint8_t dynamic[];
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (threadIdx.x < kConsumerThreads + kWarpSize) {
       RunScheduler<T, kHeadDim>(p, plan, shared, base, count);
     } else if (threadIdx.x < kThreads - kFixupThreads) {
-      RunProducer<T, kHeadDim>(p, map, shared, keys, values, piece_keys);
+      RunProducer<T, kHeadDim>(p, map, shared, keys, values, run_keys);
     } else {
       RunFixup<T, kHeadDim>(p, shared, values);
     }
@@ -59,17 +59,17 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-// The cache as [kv_heads][rows / 8][head_dim / 64][8][64], rows = 2 * blocks * block_size; a box is a piece of one
+// The cache as [kv_heads][rows / 8][head_dim / 64][8][64], rows = 2 * blocks * block_size; a box is a run of one
 // head.
 template <typename T, int kHeadDim>
-cudaError_t MakeMap(const Params& p, int piece_keys, CUtensorMap* map) {
+cudaError_t MakeMap(const Params& p, int run_keys, CUtensorMap* map) {
   const int64_t row = p.kv_heads * kHeadDim, rows = 2 * p.blocks * p.block_size;
   const auto type = std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   return pyxla::MakeTensorMap(p.kv_cache, type,
                               {{64, 1, 64},
                                {8, row, 8},
                                {kHeadDim / 64, 64, kHeadDim / 64},
-                               {rows / 8, 8 * row, piece_keys / 8},
+                               {rows / 8, 8 * row, run_keys / 8},
                                {p.kv_heads, kHeadDim, 1}},
                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, map);
 }
@@ -84,10 +84,10 @@ cudaError_t Launch(cudaStream_t stream, const Params& p, bool* launched) {
   *launched = attributes.sharedSizeBytes > 0 && p.block_size % 8 == 0 && p.blocks > 0;
   if (error != cudaSuccess || !*launched) return error;
 
-  int piece_keys = 8;
-  while (piece_keys < S::kKeys && p.block_size % (2 * piece_keys) == 0) piece_keys *= 2;
+  int run_keys = 8;
+  while (run_keys < S::kKeys && p.block_size % (2 * run_keys) == 0) run_keys *= 2;
   CUtensorMap map;
-  error = MakeMap<T, kHeadDim>(p, piece_keys, &map);
+  error = MakeMap<T, kHeadDim>(p, run_keys, &map);
   if (error != cudaSuccess) return error;
   int device, sms;
   error = cudaGetDevice(&device);
@@ -97,11 +97,11 @@ cudaError_t Launch(cudaStream_t stream, const Params& p, bool* launched) {
   if (error != cudaSuccess) return error;
   const int64_t most = MaxTiles(p, kRows) * p.kv_heads;
   if (most == 0) return cudaSuccess;
-  // The tiles taken, beyond one for each block.
+  // The counter of work tiles taken, beyond one for each CTA.
   error = cudaMemsetAsync(p.workspace, 0, sizeof(unsigned), stream);
   if (error != cudaSuccess) return error;
   kernel<<<static_cast<unsigned>(most < sms ? most : sms), kThreads, S::kSharedBytes, stream>>>(
-      map, p, Plan(p, kThreads), piece_keys);
+      map, p, Plan(p, kThreads), run_keys);
   return cudaGetLastError();
 }
 

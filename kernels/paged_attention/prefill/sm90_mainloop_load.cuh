@@ -7,39 +7,39 @@ namespace paged_attention {
 namespace prefill {
 namespace sm90 {
 
-// Keys and values come in pieces of as many as lie together in both a block and a tile. A lane has one piece of the
+// K and V are copied in runs: as many keys as are together in both a page and a KV tile. A lane has one run of the KV
 // tile: its place in the cache, in units of 8 rows of keys; or why it is not read.
 constexpr int kUnseen = -1, kWrongBlock = -2;
 
 template <int kKeys>
-__device__ inline int FindPiece(const Params& p, const Tile& tile, int t, int piece_keys) {
-  const int piece = static_cast<int>(threadIdx.x % kWarpSize) * piece_keys, key = t * kKeys + piece;
-  if (piece >= kKeys || key + piece_keys <= tile.key_begin || key >= tile.key_end) return kUnseen;
+__device__ inline int FindRun(const Params& p, const Tile& tile, int t, int run_keys) {
+  const int run = static_cast<int>(threadIdx.x % kWarpSize) * run_keys, key = t * kKeys + run;
+  if (run >= kKeys || key + run_keys <= tile.key_begin || key >= tile.key_end) return kUnseen;
   const int block_size = static_cast<int>(p.block_size),
             block = p.block_tables[tile.seq * p.max_blocks + key / block_size];
   if (block < 0 || block >= p.blocks) return kWrongBlock;
   return static_cast<int>((static_cast<int64_t>(block) * block_size + key % block_size) / 8);
 }
 
-// One warp. Keys of a wrong block become NaN, they reach the rows that see them and no other; its values zero.
+// One warp. Keys of a page that does not exist become NaN, which reaches only the rows that see them; its values zero.
 template <typename T, int kHeadDim>
-__device__ inline void LoadPieces(const CUtensorMap& map, uint32_t full, uint32_t to, int piece, int piece_keys,
-                                  int first_row, int kv_head, T wrong) {
-  const int bytes = piece_keys * kHeadDim * 2, lane = threadIdx.x % kWarpSize;
+__device__ inline void LoadRuns(const CUtensorMap& map, uint32_t full, uint32_t to, int run, int run_keys,
+                                int first_row, int kv_head, T wrong) {
+  const int bytes = run_keys * kHeadDim * 2, lane = threadIdx.x % kWarpSize;
   const uint32_t mine = to + lane * bytes;
-  if (__any_sync(kAllLanes, piece == kWrongBlock)) {
+  if (__any_sync(kAllLanes, run == kWrongBlock)) {
     const uint32_t fill = Pack<T>(static_cast<float>(wrong), static_cast<float>(wrong));
-    for (int i = 0; i < bytes && piece == kWrongBlock; i += 16) st_shared_v4(mine + i, fill);
+    for (int i = 0; i < bytes && run == kWrongBlock; i += 16) st_shared_v4(mine + i, fill);
     fence_proxy_async_shared();
   }
-  const int pieces = __popc(__ballot_sync(kAllLanes, piece >= 0));
-  if (lane == 0) mbarrier_arrive_expect_tx(full, pieces * bytes);
+  const int runs = __popc(__ballot_sync(kAllLanes, run >= 0));
+  if (lane == 0) mbarrier_arrive_expect_tx(full, runs * bytes);
   __syncwarp();
-  if (piece >= 0) tma_load_5d(map, mine, full, first_row + piece, kv_head);
+  if (run >= 0) tma_load_5d(map, mine, full, first_row + run, kv_head);
 }
 
-// The warp that chooses tiles and loads their queries. It is about a tile ahead of the others, and no further: tiles
-// that a block has chosen no other one can take.
+// The scheduler warp: takes work tiles and loads their Q. It is about a work tile ahead of the others, and no further,
+// because no other CTA can compute a work tile that this one has taken.
 template <typename T, int kHeadDim>
 __device__ inline void RunScheduler(const Params& p, const Plan& plan, SharedStorage& shared, uint32_t queries,
                                     int count) {
@@ -67,7 +67,7 @@ __device__ inline void RunScheduler(const Params& p, const Plan& plan, SharedSto
     ++work_ring.count;
     if (work.is_last) return;
 
-    // A lane finds one row in 32, and tells the others.
+    // Each lane finds one row in 32, and the others get it by a shuffle.
     mbarrier_wait(At(shared.q_empty, query_ring), query_ring.Phase() ^ 1);
     const SwizzledTile<kHeadDim> query{queries + query_ring.Stage() * S::kQueryBytes};
     for (int first = 0; first < kRows; first += kWarpSize) {
@@ -92,10 +92,10 @@ __device__ inline void RunScheduler(const Params& p, const Plan& plan, SharedSto
   }
 }
 
-// The warp that loads keys and values, in the order in which they are needed.
+// The load warp: copies K and V in the order in which the consumers need them.
 template <typename T, int kHeadDim>
 __device__ inline void RunProducer(const Params& p, const CUtensorMap& map, SharedStorage& shared, uint32_t keys,
-                                   uint32_t values, int piece_keys) {
+                                   uint32_t values, int run_keys) {
   using S = Shape<kHeadDim>;
   PipelineState<> key_ring, value_ring, work_ring;
   const int value_row = static_cast<int>(p.blocks * p.block_size / 8);
@@ -106,28 +106,28 @@ __device__ inline void RunProducer(const Params& p, const CUtensorMap& map, Shar
     if (threadIdx.x % kWarpSize == 0) mbarrier_arrive(shared_address(&shared.loads_begun));
 
     const int first = tile.key_begin / S::kKeys, last = (tile.key_end - 1) / S::kKeys;
-    int piece = FindPiece<S::kKeys>(p, tile, last, piece_keys), previous = kUnseen;
+    int run = FindRun<S::kKeys>(p, tile, last, run_keys), previous = kUnseen;
     for (int t = last; t >= first - 1; --t) {
-      const int next = t > first ? FindPiece<S::kKeys>(p, tile, t - 1, piece_keys) : kUnseen;
+      const int next = t > first ? FindRun<S::kKeys>(p, tile, t - 1, run_keys) : kUnseen;
       if (t >= first) {
         mbarrier_wait(At(shared.k_empty, key_ring), key_ring.Phase() ^ 1);
-        LoadPieces<T, kHeadDim>(map, At(shared.k_full, key_ring), keys + key_ring.Stage() * S::kTileBytes, piece,
-                                piece_keys, 0, work.kv_head, static_cast<T>(NAN));
+        LoadRuns<T, kHeadDim>(map, At(shared.k_full, key_ring), keys + key_ring.Stage() * S::kTileBytes, run, run_keys,
+                              0, work.kv_head, static_cast<T>(NAN));
         ++key_ring.count;
       }
       if (t < last) {
         mbarrier_wait(At(shared.v_empty, value_ring), value_ring.Phase() ^ 1);
-        LoadPieces<T, kHeadDim>(map, At(shared.v_full, value_ring), values + value_ring.Stage() * S::kTileBytes,
-                                previous, piece_keys, value_row, work.kv_head, static_cast<T>(0.0f));
+        LoadRuns<T, kHeadDim>(map, At(shared.v_full, value_ring), values + value_ring.Stage() * S::kTileBytes, previous,
+                              run_keys, value_row, work.kv_head, static_cast<T>(0.0f));
         ++value_ring.count;
       }
-      previous = piece;
-      piece = next;
+      previous = run;
+      run = next;
     }
   }
 }
 
-// The warps that see to values that not all rows of the tile see: zero times NaN were NaN.
+// The fix-up warps: zero the values that not all rows of the tile may multiply, because 0 * NaN is NaN.
 template <typename T, int kHeadDim>
 __device__ inline void RunFixup(const Params& p, SharedStorage& shared, uint32_t values) {
   using S = Shape<kHeadDim>;
@@ -149,7 +149,7 @@ __device__ inline void RunFixup(const Params& p, SharedStorage& shared, uint32_t
           const auto at = [&](int chunk) { return stage.At(row, chunk); };
           const bool is_seen = key >= tile.key_begin && key < tile.key_end;
           for (int chunk = 0; chunk < kChunks && !is_seen; ++chunk) st_shared_v4(at(chunk), 0);
-          shared.is_spoiled[value_ring.Stage()][row] = is_seen && MakeFinite<T, kChunks>(at);
+          shared.has_nonfinite[value_ring.Stage()][row] = is_seen && ZeroNonFinite<T, kChunks>(at);
         }
         fence_proxy_async_shared();
         mbarrier_arrive(At(shared.v_fixed, value_ring));

@@ -7,7 +7,56 @@ namespace paged_attention {
 namespace prefill {
 namespace sm90 {
 
-// A warpgroup that computes 64 rows of each tile.
+// Issues S = Q K^T; `q` and `k` are the warpgroup's rows of Q and the stage of K.
+template <typename T, int kHeadDim, int kKeyColumns>
+__device__ inline void IssueQk(Accumulator<kKeyColumns>& s, SwizzledTile<kHeadDim> q, SwizzledTile<kHeadDim> k) {
+  warpgroup_arrive();
+#pragma unroll
+  for (int i = 0; i < kHeadDim; i += 16) wgmma_ss<T>(s, q.KMajor(i), k.KMajor(i), i > 0);
+  warpgroup_commit_batch();
+}
+
+// Issues O += P V; `v` is the stage of V.
+template <typename T, int kHeadDim, int kSteps>
+__device__ inline void IssuePv(Accumulator<kHeadDim / 8>& o, const AFragment (&frag_p)[kSteps],
+                               SwizzledTile<kHeadDim> v) {
+  warpgroup_arrive();
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    if constexpr (kHeadDim % 128 == 0) {
+      wgmma_rs<T, 0, 16>(o, frag_p[i], v.MnMajor(16 * i, 0));
+      if constexpr (kHeadDim == 256) wgmma_rs<T, 16, 16>(o, frag_p[i], v.MnMajor(16 * i, 128));
+    } else {
+      wgmma_rs<T, 0, 8>(o, frag_p[i], v.MnMajor(16 * i, 0));
+      if constexpr (kHeadDim == 192) {
+        wgmma_rs<T, 8, 8>(o, frag_p[i], v.MnMajor(16 * i, 64));
+        wgmma_rs<T, 16, 8>(o, frag_p[i], v.MnMajor(16 * i, 128));
+      }
+    }
+  }
+  warpgroup_commit_batch();
+}
+
+// P as the A operand of P V: the accumulator's layout is that of A in registers.
+template <typename T, int kKeyColumns>
+__device__ inline void PackP(const Accumulator<kKeyColumns>& s, AFragment (&frag_p)[kKeyColumns / 2]) {
+#pragma unroll
+  for (int j = 0; j < kKeyColumns; ++j) {
+    frag_p[j / 2][j % 2 * 2] = Pack<T>(s[j][0], s[j][1]);
+    frag_p[j / 2][j % 2 * 2 + 1] = Pack<T>(s[j][2], s[j][3]);
+  }
+}
+
+template <int kColumns>
+__device__ inline void RescaleO(Accumulator<kColumns>& o, const float (&rescale)[2]) {
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) o[j][i] *= rescale[i / 2];
+  }
+}
+
+// A consumer warpgroup: computes 64 rows of each work tile.
 template <typename T, int kHeadDim>
 __device__ inline void RunConsumer(const Params& p, const Plan& plan, SharedStorage& shared, uint32_t queries,
                                    uint32_t keys, uint32_t values) {
@@ -15,10 +64,10 @@ __device__ inline void RunConsumer(const Params& p, const Plan& plan, SharedStor
   constexpr int kColumns = kHeadDim / 8, kKeyColumns = S::kKeys / 8;
   const int warpgroup = threadIdx.x / kWarpgroupSize, lane = threadIdx.x % kWarpSize;
   const int first_row = threadIdx.x / kWarpSize * 16 + lane / 4;
-  const Logits logits(p);
+  const ScoreMod score_mod(p);
   PipelineState<> work_ring, key_ring, value_ring;
   PipelineState<S::kQueryStages> query_ring;
-  uint32_t clean_parities = 0;  // a bit for each stage
+  uint32_t fixed_phases = 0;  // a bit for each stage
 
   // Turns: named barrier 1 + w lets warpgroup w issue its MMAs.
   const auto wait_for_turn = [&] { bar_sync(1 + warpgroup, kConsumerThreads); };
@@ -38,73 +87,47 @@ __device__ inline void RunConsumer(const Params& p, const Plan& plan, SharedStor
     Softmax softmax;
 
     const auto issue_qk = [&] {
-      const SwizzledTile<kHeadDim> stage{WarpUniform(keys + key_ring.Stage() * S::kTileBytes)};
+      const SwizzledTile<kHeadDim> k{WarpUniform(keys + key_ring.Stage() * S::kTileBytes)};
       const uint32_t query = queries + query_ring.Stage() * S::kQueryBytes;
-      const SwizzledTile<kHeadDim> mine{WarpUniform(query + warpgroup * 8 * stage.kGroupBytes)};
-      warpgroup_arrive();
-#pragma unroll
-      for (int k = 0; k < kHeadDim; k += 16) wgmma_ss<T>(s, mine.KMajor(k), stage.KMajor(k), k > 0);
-      warpgroup_commit_batch();
+      IssueQk<T>(s, SwizzledTile<kHeadDim>{WarpUniform(query + warpgroup * 8 * k.kGroupBytes)}, k);
+    };
+    const auto issue_pv = [&] {
+      IssuePv<T>(o, frag_p, SwizzledTile<kHeadDim>{WarpUniform(values + value_ring.Stage() * S::kTileBytes)});
     };
     const auto wait_for_v = [&](int t) {
       if (IsFull<S::kKeys>(p, tile, t)) {
         mbarrier_wait(At(shared.v_full, value_ring), value_ring.Phase());
       } else {
-        mbarrier_wait(At(shared.v_fixed, value_ring), clean_parities >> value_ring.Stage() & 1);
-        clean_parities ^= 1 << value_ring.Stage();
+        mbarrier_wait(At(shared.v_fixed, value_ring), fixed_phases >> value_ring.Stage() & 1);
+        fixed_phases ^= 1 << value_ring.Stage();
       }
     };
     const auto release_v = [&](int t) {
       if (!IsFull<S::kKeys>(p, tile, t)) {
-        const uint8_t (&is_spoiled)[128] = shared.is_spoiled[value_ring.Stage()];
+        const uint8_t (&has_nonfinite)[128] = shared.has_nonfinite[value_ring.Stage()];
         for (int i = 0; i < S::kKeys; i += kWarpSize) {
-          for (unsigned found = __ballot_sync(kAllLanes, is_spoiled[i + lane]); found; found &= found - 1) {
+          for (unsigned found = __ballot_sync(kAllLanes, has_nonfinite[i + lane]); found; found &= found - 1) {
             const int key = t * S::kKeys + i + __ffs(found) - 1;
             const int64_t block = p.block_tables[tile.seq * p.max_blocks + key / p.block_size];
             const int64_t slot = (p.blocks + block) * p.block_size + key % p.block_size;
             const T* from = static_cast<const T*>(p.kv_cache) + (slot * p.kv_heads + work.kv_head) * kHeadDim;
-            AddNotFinite(o, from, positions, logits.window, key, kHeadDim);
+            AddNonFinite(o, from, positions, score_mod.window, key, kHeadDim);
           }
         }
       }
       mbarrier_arrive(At(shared.v_empty, value_ring));
       ++value_ring.count;
     };
-    const auto issue_pv = [&] {
-      const SwizzledTile<kHeadDim> stage{WarpUniform(values + value_ring.Stage() * S::kTileBytes)};
-      warpgroup_arrive();
-#pragma unroll
-      for (int k = 0; k < S::kKeys; k += 16) {
-        if constexpr (kHeadDim % 128 == 0) {
-          wgmma_rs<T, 0, 16>(o, frag_p[k / 16], stage.MnMajor(k, 0));
-          if constexpr (kHeadDim == 256) wgmma_rs<T, 16, 16>(o, frag_p[k / 16], stage.MnMajor(k, 128));
-        } else {
-          wgmma_rs<T, 0, 8>(o, frag_p[k / 16], stage.MnMajor(k, 0));
-          if constexpr (kHeadDim == 192) {
-            wgmma_rs<T, 8, 8>(o, frag_p[k / 16], stage.MnMajor(k, 64));
-            wgmma_rs<T, 16, 8>(o, frag_p[k / 16], stage.MnMajor(k, 128));
-          }
-        }
-      }
-      warpgroup_commit_batch();
-    };
     // S becomes P.
     const auto softmax_step = [&](int t) {
       const int key = t * S::kKeys + 2 * (lane % 4);
-      if (!logits.is_plain) {
+      if (!score_mod.is_plain) {
         float slopes[2] = {};
         for (int r = 0; r < 2 && p.alibi_slopes; ++r) slopes[r] = p.alibi_slopes[find_row(r).head];
-        logits.Apply(s, positions, slopes, key);
+        score_mod.Apply(s, positions, slopes, key);
       }
-      if (!IsFull<S::kKeys>(p, tile, t)) logits.Mask(s, positions, key);
-      softmax.Add(s, logits.factor, rescale);
-    };
-    const auto pack = [&] {
-#pragma unroll
-      for (int j = 0; j < kKeyColumns; ++j) {
-        frag_p[j / 2][j % 2 * 2] = Pack<T>(s[j][0], s[j][1]);
-        frag_p[j / 2][j % 2 * 2 + 1] = Pack<T>(s[j][2], s[j][3]);
-      }
+      if (!IsFull<S::kKeys>(p, tile, t)) score_mod.Mask(s, positions, key);
+      softmax.Online(s, score_mod.factor, rescale);
     };
 
     // Prologue: Q K^T of the last KV tile.
@@ -116,7 +139,7 @@ __device__ inline void RunConsumer(const Params& p, const Plan& plan, SharedStor
     mbarrier_arrive(At(shared.k_empty, key_ring));
     ++key_ring.count;
     softmax_step(last);
-    pack();
+    PackP<T>(s, frag_p);
 
     // Q K^T of KV tile t and P V of tile t + 1 run together.
     for (int t = last - 1; t >= first; --t) {
@@ -132,16 +155,12 @@ __device__ inline void RunConsumer(const Params& p, const Plan& plan, SharedStor
       ++key_ring.count;
       softmax_step(t);
       // l is never negative, so this is never taken. But the branch needs P: without it ptxas forms P after the wait.
-      if (softmax.sum[0] < 0 || softmax.sum[1] < 0) __trap();
+      if (softmax.l[0] < 0 || softmax.l[1] < 0) __trap();
       warpgroup_wait<0>();
       warpgroup_fence_operand(o);
       release_v(t + 1);
-#pragma unroll
-      for (int j = 0; j < kColumns; ++j) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) o[j][i] *= rescale[i / 2];
-      }
-      pack();
+      RescaleO(o, rescale);
+      PackP<T>(s, frag_p);
     }
     mbarrier_arrive(At(shared.q_empty, query_ring));
     ++query_ring.count;
@@ -153,7 +172,7 @@ __device__ inline void RunConsumer(const Params& p, const Plan& plan, SharedStor
     warpgroup_fence_operand(o);
     release_v(first);
     const Row rows[2] = {find_row(0), find_row(1)};
-    WriteRows<T>(p, o, rows, softmax, logits.factor);
+    StoreRows<T>(p, o, rows, softmax, score_mod.factor);
   }
 }
 

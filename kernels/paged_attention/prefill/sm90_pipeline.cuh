@@ -3,7 +3,7 @@
 //
 //   warpgroup 0, 1  consumers    64 rows each: S = Q K^T (wgmma_ss), softmax, O += P V (wgmma_rs), store O
 //   warpgroup 2     producer
-//     warp 0        scheduler    takes work tiles from a counter in the workspace, tells them, copies Q (cp.async)
+//     warp 0        scheduler    takes work tiles from a counter in the workspace, passes them on, copies Q (cp.async)
 //     warp 1        load         copies K and V pages by TMA
 //     warp 2, 3     V fix-up     zeroes what not all rows of the tile may multiply: 0 * NaN is NaN
 //
@@ -34,8 +34,7 @@ namespace sm90 {
 
 constexpr int kRows = 128, kConsumerThreads = 2 * kWarpgroupSize, kThreads = kConsumerThreads + kWarpgroupSize;
 constexpr int kStages = 2;
-// Of the loading warpgroup: a warp chooses tiles and loads their queries, a warp loads keys and values, two clean
-// values.
+// Of the producer warpgroup: all but the scheduler warp and the load warp.
 constexpr int kFixupThreads = kWarpgroupSize - 2 * kWarpSize;
 
 template <int kHeadDim>
@@ -50,27 +49,26 @@ struct Shape {
 struct WorkTile {
   Tile tile;
   int kv_head;
-  bool is_last;  // no tile: all are done
+  bool is_last;  // no tile, the end of the work
 };
 
-// Barriers of each stage: `full` counts what is loaded, `empty` who is done with it.
+// Barriers of each stage: `full` is completed when the stage is loaded, `empty` when all have read it.
 //
-// Why there is no deadlock, and no wait for a phase that is long over: all warps go through the same tiles in the order
-// chosen, up to the mark after the last one, and through the same tiles of keys of each, at least one, which they find
-// by the same arithmetic. So the sides of a ring count the same uses, and `empty` keeps them less than a round apart,
-// which a parity can tell. And what a use waits for is the work of others on that use or earlier ones, never on a later
-// one:
-// - a tile is chosen once the one before it is being loaded, and told once all have taken the last one in its stage;
-// - its query is loaded once the one before in that stage was multiplied with all its keys;
-// - keys and values are loaded in the order in which they are multiplied, once those before in that stage were;
-// - values that need it are cleaned once they are there, and multiplied once they are clean.
+// There is no deadlock, and no wait for a phase that is long over. All warps go through the same work tiles in the same
+// order, up to is_last, and through the same KV tiles of each, at least one, which they find by the same arithmetic. So
+// both sides of a ring count the same uses, and `empty` keeps them less than a round apart, which the parity can
+// distinguish. A use of a stage waits only for the work of others on that use or on earlier ones:
+// - a work tile is taken when the load of the one before has begun, and passed on when its stage has been read;
+// - Q is loaded when the last Q of its stage has been multiplied with all its keys;
+// - K and V are loaded in the order in which they are multiplied, when the last ones of their stage have been;
+// - V that needs it is fixed when it is loaded, and multiplied when it is fixed.
 struct SharedStorage {
   uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
-  uint64_t v_fixed[kStages];  // values that not all rows see can be multiplied by zero
+  uint64_t v_fixed[kStages];  // V that not all rows see can be multiplied by P = 0
   uint64_t q_full[kStages], q_empty[kStages], work_full[kStages], work_empty[kStages];
-  uint64_t loads_begun;  // those of the tile told last
+  uint64_t loads_begun;  // of the last work tile that was passed on
   WorkTile work[kStages];
-  uint8_t is_spoiled[kStages][128];  // keys whose values were not finite
+  uint8_t has_nonfinite[kStages][128];  // keys whose values were not finite
   TileScheduler<kRows, kThreads> tiles;
 };
 
@@ -87,7 +85,7 @@ __device__ inline uint32_t At(const uint64_t (&barriers)[kStages], const Pipelin
   return shared_address(&barriers[ring.Stage()]);
 }
 
-// The next tile, for everybody but the warp that chooses it.
+// The next work tile, for all warps but the scheduler.
 __device__ inline WorkTile NextWorkTile(const SharedStorage& shared, PipelineState<>& ring) {
   mbarrier_wait(At(shared.work_full, ring), ring.Phase());
   const WorkTile work = shared.work[ring.Stage()];

@@ -1,8 +1,7 @@
-// From products to weights to rows of the output, in registers.
+// From S to P, in registers.
 //
-// A thread holds parts of two rows of a product, lane / 4 and lane / 4 + 8 of its warp's 16, and of these columns
-// 2 * (lane % 4) and the next one of every 8: s[j] has two of each row of columns 8 * j to 8 * j + 7. Products of
-// mma.sync and of wgmma lie alike.
+// An accumulator of mma.sync or wgmma: a thread has parts of two rows, lane / 4 and lane / 4 + 8 of its warp's 16, and
+// of these columns 2 * (lane % 4) and the next one of every 8: s[j] has two of each row of columns 8 * j to 8 * j + 7.
 #pragma once
 
 #include <climits>
@@ -14,14 +13,14 @@ namespace prefill {
 
 constexpr int kChunk = 8;  // elements of 16 bytes
 
-// The logits' way from products to exponents of two. Where only a positive scale stands between them the products are
-// left as they are, and the scale goes into the exponent.
-struct Logits {
+// From Q K^T to exponents of two: scale, soft cap, ALiBi. If there is only a positive scale (is_plain), S stays as it
+// is, and the softmax applies the scale as `factor`.
+struct ScoreMod {
   bool is_plain;
   float scale, soft_cap, factor;
   int window;
 
-  __device__ explicit Logits(const Params& p)
+  __device__ explicit ScoreMod(const Params& p)
       : is_plain(p.scale > 0 && p.soft_cap == 0 && !p.alibi_slopes),
         scale(p.scale * kLog2E),
         soft_cap(p.soft_cap * kLog2E),
@@ -59,47 +58,47 @@ struct Logits {
   }
 };
 
-// Running softmax of two rows: largest logit, and this thread's part of the sum of the weights.
+// Running softmax of two rows: the largest S, and this thread's part of the sum of P.
 struct Softmax {
-  float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+  float m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0};
 
-  // Logits become weights; `rescale` is what earlier weights are to be multiplied by.
+  // S becomes P; `rescale` is the factor of earlier P and O.
   template <int kColumns>
-  __device__ void Add(float (&s)[kColumns][4], float factor, float (&rescale)[2]) {
+  __device__ void Online(float (&s)[kColumns][4], float factor, float (&rescale)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float top = max[r];
+      float top = m[r];
 #pragma unroll
       for (int j = 0; j < kColumns; ++j) top = fmaxf(top, fmaxf(s[j][2 * r], s[j][2 * r + 1]));
       top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
       top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
-      // A maximum of minus infinity stands for no key so far.
+      // A maximum of minus infinity: no key so far.
       const float base = top == -INFINITY ? 0.0f : top * factor;
-      rescale[r] = Exp2(max[r] * factor - base);
-      max[r] = top;
-      float weight = 0;
+      rescale[r] = Exp2(m[r] * factor - base);
+      m[r] = top;
+      float sum = 0;
 #pragma unroll
       for (int j = 0; j < kColumns; ++j) {
 #pragma unroll
-        for (int i = 2 * r; i < 2 * r + 2; ++i) weight += s[j][i] = Exp2(s[j][i] * factor - base);
+        for (int i = 2 * r; i < 2 * r + 2; ++i) sum += s[j][i] = Exp2(s[j][i] * factor - base);
       }
-      sum[r] = sum[r] * rescale[r] + weight;
+      l[r] = l[r] * rescale[r] + sum;
     }
   }
 
-  // Of row r: the factor of its output, and its lse; the sink joins here.
-  __device__ float Finish(const Params& p, const Row& row, int r, float factor, float& lse) const {
-    float total = sum[r], top = max[r] * factor, share = 1;
+  // Of row r: the factor that normalizes O, and the lse. Adds the sink.
+  __device__ float Finalize(const Params& p, const Row& row, int r, float factor, float& lse) const {
+    float total = l[r], top = m[r] * factor, rescale = 1;
     total += __shfl_xor_sync(kAllLanes, total, 1);
     total += __shfl_xor_sync(kAllLanes, total, 2);
     if (p.sinks) {
       const float sink = p.sinks[row.head] * kLog2E, both = fmaxf(top, sink);
-      share = Exp2(top - both);
-      total = total * share + Exp2(sink - both);
+      rescale = Exp2(top - both);
+      total = total * rescale + Exp2(sink - both);
       top = both;
     }
     lse = (top + log2f(total)) * kLn2;
-    return share / total;
+    return rescale / total;
   }
 };
 
