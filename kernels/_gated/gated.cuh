@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "common/ceil_div.h"
 #include "common/device/math.cuh"
 #include "common/device/vector.cuh"
 
@@ -29,12 +30,12 @@ __global__ void __launch_bounds__(kGatedThreads)
     GatedKernel(const Vector<T, kCount>* x, Vector<T, kCount>* out, int64_t vectors, int64_t row_vectors) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kGatedThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kGatedThreads + threadIdx.x; i < vectors; i += stride) {
-    // Before result vector i lie i / row_vectors whole rows, each with a second half.
+    // i / row_vectors whole rows precede result vector i, each with a second half.
     const int64_t gate_at = i + i / row_vectors * row_vectors;
     Vector<T, kCount> gate = LoadOnce(x + gate_at);
     const Vector<T, kCount> up = LoadOnce(x + gate_at + row_vectors);
     if constexpr (sizeof(T) == sizeof(float)) {
-      // The long functions of float: without this use of `up` the compiler loads it behind them, to save registers.
+      // Without this use of `up` the compiler loads it after float's long functions, to save registers.
       const int zero = static_cast<int>(row_vectors >> 63);
 #pragma unroll
       for (int j = 0; j < kCount; ++j) {
@@ -55,7 +56,7 @@ template <typename T, int kCount, typename Activation>
 cudaError_t LaunchGatedVectors(cudaStream_t stream, const void* x, void* out, int64_t rows, int64_t d) {
   constexpr int64_t kMaxBlocks = 1 << 30;
   const int64_t row_vectors = d / kCount, vectors = rows * row_vectors;
-  const int64_t blocks = std::min((vectors + kGatedThreads - 1) / kGatedThreads, kMaxBlocks);
+  const int64_t blocks = std::min(CeilDiv(vectors, kGatedThreads), kMaxBlocks);
   GatedKernel<T, kCount, Activation><<<static_cast<unsigned>(blocks), kGatedThreads, 0, stream>>>(
       static_cast<const Vector<T, kCount>*>(x), static_cast<Vector<T, kCount>*>(out), vectors, row_vectors);
   return cudaGetLastError();

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "common/ceil_div.h"
 #include "common/device/vector.cuh"
 #include "common/device/warp.cuh"
 
@@ -34,10 +35,10 @@ static_assert(kMaxRowThreads / kWarpSize <= kWarpSize, "one warp adds up the sum
 // The longest row that its threads' registers hold: this many vectors per thread.
 constexpr int kMaxRowVectors = 8;
 
-// The grid's x dimension holds at most 2^31 - 1 blocks.
+// The grid's x dimension holds at most 2^31 - 1 CTAs.
 constexpr int64_t kMaxRowBlocks = 1 << 30;
 
-// Up to this many rows the time is that of one block: a thread then takes one vector, not two.
+// Up to this many rows the time is that of one CTA: a thread then takes one vector, not two.
 constexpr int64_t kFewRows = 256;
 
 template <typename T, int kCount>
@@ -81,7 +82,7 @@ __device__ inline Vector<T, kCount> Scaled(const Vector<Y, kCount>& y, float sca
 // Sum over the threads of a row: blockDim.x of them, a power of two up to a warp, or whole warps.
 __device__ inline float RowSum(float value) {
   const int width = min(blockDim.x, kWarpSize);
-  for (int offset = width / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffff, value, offset);
+  for (int offset = width / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(kAllLanes, value, offset);
   if (blockDim.x <= kWarpSize) return value;
 
   __shared__ float warp_sums[kWarpSize];
@@ -89,7 +90,7 @@ __device__ inline float RowSum(float value) {
   if (lane == 0) warp_sums[warp] = value;
   __syncthreads();
   value = lane < warps ? warp_sums[lane] : 0.0f;
-  for (int offset = kWarpSize / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffff, value, offset);
+  for (int offset = kWarpSize / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(kAllLanes, value, offset);
   return value;
 }
 
@@ -98,15 +99,15 @@ __device__ inline float InverseRms(float sum_of_squares, const RmsNormRows& p) {
   return static_cast<float>(rsqrt(static_cast<double>(sum_of_squares) * p.inverse_hidden + p.eps));
 }
 
-// Blocks of a multiprocessor that the registers must allow, so that enough loads are in flight.
-constexpr int BlocksAtOnce(int vectors, bool lean) {
+// CTAs per SM that the registers must allow, so that enough loads are in flight.
+constexpr int CtasPerSm(int vectors, bool lean) {
   return vectors == 1 ? (lean ? 4 : 3) : vectors == 2 ? (lean ? 3 : 2) : vectors == 4 && lean ? 2 : 1;
 }
 
-// Rows that fit into the registers of their threads: kVectors vectors per thread. A block is blockDim.y rows. kFull: no
-// thread without a vector, no block without a row, and a weight.
+// Rows that fit into the registers of their threads: kVectors vectors per thread. A CTA has blockDim.y rows. kFull: no
+// thread without a vector, no CTA without a row, and a weight.
 template <typename T, typename W, int kVectors, bool kAdd, bool kFull>
-__global__ void __launch_bounds__(kMaxRowThreads, BlocksAtOnce(kVectors, kFull && !kAdd && sizeof(W) == sizeof(T)))
+__global__ void __launch_bounds__(kMaxRowThreads, CtasPerSm(kVectors, kFull && !kAdd && sizeof(W) == sizeof(T)))
     RmsNormKernel(RmsNormRows p) {
   constexpr int kCount = kVectorCount<T>;
   using TVector = Vector<T, kCount>;
@@ -199,14 +200,14 @@ template <typename T, typename W, int kVectors, bool kAdd>
 void LaunchRowsInRegisters(cudaStream_t stream, const RmsNormRows& p, int64_t vectors) {
   constexpr int64_t kShortRowsTimesThreads = 256;
   // Threads of a row: a power of two up to a warp, for the shuffles; then whole warps.
-  const int64_t wanted = (vectors + kVectors - 1) / kVectors;
+  const int64_t wanted = CeilDiv(vectors, kVectors);
   int64_t threads = 1;
   while (threads < std::min<int64_t>(wanted, kWarpSize)) threads *= 2;
-  if (wanted > kWarpSize) threads = (wanted + kWarpSize - 1) / kWarpSize * kWarpSize;
+  if (wanted > kWarpSize) threads = CeilDiv(wanted, kWarpSize) * kWarpSize;
   const int64_t rows = threads <= kWarpSize ? kShortRowsTimesThreads / threads : 1;
   const dim3 block(static_cast<unsigned>(threads), static_cast<unsigned>(rows));
 
-  const auto blocks = static_cast<unsigned>((p.rows + rows - 1) / rows);
+  const auto blocks = static_cast<unsigned>(CeilDiv(p.rows, rows));
   if (threads * kVectors == vectors && p.rows % rows == 0 && p.weight != nullptr) {
     RmsNormKernel<T, W, kVectors, kAdd, true><<<blocks, block, 0, stream>>>(p);
   } else {

@@ -19,7 +19,7 @@ struct RotaryFactors {
   __device__ float operator[](int i) const { return static_cast<float>(parts[i / kSize].values[i % kSize]); }
 };
 
-/** How many items of a head are pairs; behind them are vectors that stay as they are. */
+/** How many items of a head are pairs; after them come vectors that stay as they are. */
 inline int64_t RotaryPairItems(const RotaryParams& p, int count) { return p.rot_dim / 2 / count; }
 
 /** Whether an item may be `count` pairs; the op looks at the addresses of the heads itself. */

@@ -14,7 +14,7 @@ const C* AnglesOf(const RotaryParams& p, int64_t token) {
   return static_cast<const C*>(p.cos_sin_cache) + p.positions[token] * p.rot_dim;
 }
 
-/** Heads of one token that lie one behind the other; `out` may be `in`. */
+/** Consecutive heads of one token; `out` may be `in`. */
 template <typename T, typename C>
 void RotateHeads(const T* in, T* out, int64_t heads, const C* cos, const RotaryParams& p) {
   const int64_t pairs = p.rot_dim / 2, step = p.interleaved ? 2 : 1, partner = p.interleaved ? 1 : pairs;

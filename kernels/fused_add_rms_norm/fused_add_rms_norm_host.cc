@@ -12,7 +12,7 @@ using pyxla::F16;
 using pyxla::FloatType;
 using pyxla::kRmsNormChunk;
 
-// sum[i] = x[i] + residual[i], and zeros behind the last of `count`.
+// sum[i] = x[i] + residual[i], and zeros after the last of `count`.
 template <typename T>
 PYXLA_INLINE void Add(const T* __restrict x, const T* __restrict residual, int64_t count, float* __restrict sum) {
   float addend[kRmsNormChunk];

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "common/device/math.cuh"
+#include "common/ceil_div.h"
 #include "common/device/tensor_map.h"
 #include "fused_decoder_layer/fused_decoder_layer.h"
 #include "fused_decoder_layer/sm90/kernel.cuh"

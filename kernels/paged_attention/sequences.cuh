@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "common/ceil_div.h"
 #include "common/device/math.cuh"
 #include "common/device/warp.cuh"
 #include "paged_attention/paged_attention.h"

@@ -9,11 +9,11 @@ namespace reshape_and_cache {
 using pyxla::Vector;
 
 constexpr int kMaxThreads = 256;
-constexpr int kBlocksAtOnce = 8;  // at most 32 registers
+constexpr int kCtasPerSm = 8;  // at most 32 registers
 
 // A thread moves one vector of a key and the same of a value; no vector spans two heads.
 template <typename T, typename C, int kCount>
-__global__ void __launch_bounds__(kMaxThreads, kBlocksAtOnce)
+__global__ void __launch_bounds__(kMaxThreads, kCtasPerSm)
     ReshapeAndCacheKernel(Params p, int64_t head_vectors, unsigned item_blocks) {
   const auto [token, head, item] = pyxla::PlaceOfThread(item_blocks);
   if (token >= p.tokens || head >= p.kv_heads || item >= head_vectors) return;

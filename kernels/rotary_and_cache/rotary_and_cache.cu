@@ -9,17 +9,16 @@ namespace rotary_and_cache {
 
 using pyxla::Vector;
 
-// A token of 48 heads of 128 is two blocks of 192 threads: at 64 tokens there is one for each multiprocessor of an
-// H200.
+// A token of 48 heads of 128 is two CTAs of 192 threads: at 64 tokens there is one for each SM of an H200.
 constexpr int kMaxThreads = 256;
 // At most 40 registers; 64 where values are converted to float8, which would spill at 40.
 template <bool kConverts>
-constexpr int kBlocksAtOnce = kConverts ? 4 : 6;
+constexpr int kCtasPerSm = kConverts ? 4 : 6;
 
 // Items of a head: kCount pairs each, then vectors that stay as they are. Heads of values have the same items, so that
-// all threads of a block have the same work, and stay as they are. The table is of C, the cache of K.
+// all threads of a CTA have the same work, and stay as they are. The table is of C, the cache of K.
 template <typename T, typename C, typename K, int kCount, bool kInterleaved>
-__global__ void __launch_bounds__(kMaxThreads, kBlocksAtOnce<!std::is_same_v<T, K>>)
+__global__ void __launch_bounds__(kMaxThreads, kCtasPerSm<!std::is_same_v<T, K>>)
     RotaryAndCacheKernel(Params p, int64_t pair_items, int64_t items, unsigned item_blocks) {
   using TVector = Vector<T, kCount>;
   using KVector = Vector<K, kCount>;
@@ -49,7 +48,7 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocksAtOnce<!std::is_same_v<T, 
 
   // What is not rotated of any head. All heads are loaded before position and slot, so that they do not wait for these.
   if (item >= pair_items) {
-    const int64_t places[] = {pair_items + item};  // behind two vectors for each pair item
+    const int64_t places[] = {pair_items + item};  // after two vectors for each pair item
     const TVector kept = pyxla::LoadOnce(in + places[0]);
     write(p.slot_mapping[token], places, &kept);
     return;

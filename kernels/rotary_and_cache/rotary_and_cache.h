@@ -1,4 +1,4 @@
-// query[t] = heads 0 to heads of qkv[t], rotated; cache[0][slot[t]] = the kv_heads behind them, rotated and rounded to
+// query[t] = heads 0 to heads of qkv[t], rotated; cache[0][slot[t]] = the kv_heads after them, rotated and rounded to
 // T; cache[1][slot[t]] = the last kv_heads as they are
 //
 //   qkv:    [tokens, heads + 2 * kv_heads, d], T, contiguous, read

@@ -4,13 +4,13 @@
 
 namespace rotary_embedding {
 
-// At least the items of 32 and 8 heads of 128 (320), so that one block reads a token's angles.
+// At least the items of 32 and 8 heads of 128 (320), so that one CTA reads a token's angles.
 constexpr int kMaxThreads = 512;
-constexpr int kBlocksAtOnce = 3;  // at most 40 registers
+constexpr int kCtasPerSm = 3;  // at most 40 registers
 
 // Items of a head: kCount pairs each, then (unless in place) vectors that stay as they are.
 template <typename T, typename C, int kCount, bool kInterleaved>
-__global__ void __launch_bounds__(kMaxThreads, kBlocksAtOnce)
+__global__ void __launch_bounds__(kMaxThreads, kCtasPerSm)
     RotaryEmbeddingKernel(Params p, int64_t pair_items, int64_t items, unsigned item_blocks) {
   using TVector = pyxla::Vector<T, kCount>;
   const auto [token, head, item] = pyxla::PlaceOfThread(item_blocks);
@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocksAtOnce)
 
   // What is not rotated.
   if (item >= pair_items) {
-    const int64_t at = pair_items + item;  // behind two vectors for each pair item
+    const int64_t at = pair_items + item;  // after two vectors for each pair item
     out[at] = pyxla::LoadOnce(in + at);
     return;
   }

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "common/ceil_div.h"
 #include "common/device/vector.cuh"
 #include "simple_add/simple_add.h"
 
@@ -8,7 +9,7 @@ namespace simple_add {
 using pyxla::Vector;
 
 constexpr int kThreads = 256;
-// The grid's x dimension holds at most 2^31 - 1 blocks; a loop covers the rest.
+// The grid's x dimension holds at most 2^31 - 1 CTAs; a loop covers the rest.
 constexpr int64_t kMaxBlocks = 1 << 30;
 
 template <typename T>
@@ -45,7 +46,7 @@ cudaError_t LaunchSimpleAdd(cudaStream_t stream, pyxla::FloatType dtype, const v
     const bool aligned = pyxla::IsAligned(a, pyxla::kVectorBytes) && pyxla::IsAligned(b, pyxla::kVectorBytes) &&
                          pyxla::IsAligned(out, pyxla::kVectorBytes);
     const int64_t vectors = aligned ? n / kCount : 0, rest = n - vectors * kCount;
-    const int64_t blocks = std::min((vectors + rest + kThreads - 1) / kThreads, kMaxBlocks);
+    const int64_t blocks = std::min(pyxla::CeilDiv(vectors + rest, kThreads), kMaxBlocks);
     SimpleAddKernel<T, kCount><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
         static_cast<const T*>(a), static_cast<const T*>(b), static_cast<T*>(out), vectors, rest, alpha);
     return cudaGetLastError();

@@ -1,10 +1,12 @@
-// A thread for each item of each head of each token, found without the divisions that a flat index takes.
+// A thread for each item of each head of each token, without the divisions that a flat index needs.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <cstdint>
+
+#include "common/ceil_div.h"
 
 namespace pyxla {
 
@@ -18,20 +20,19 @@ struct HeadsGrid {
 /** A grid of blocks of at most `max_threads`; no size is 0. */
 inline HeadsGrid HeadsGridOf(int64_t tokens, int64_t heads, int64_t items, int64_t max_threads) {
   constexpr int64_t kMaxBlocksY = 65535, kMaxThreadsZ = 64;  // CUDA's
-  const auto parts = [](int64_t count, int64_t size) { return (count + size - 1) / size; };
   const auto dimensions = [](int64_t x, int64_t y, int64_t z) {
     return dim3(static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z));
   };
   // As even as the sizes allow: 72 heads of 8 items are two blocks of 36 heads, not one of 64 and one of 8.
-  const int64_t item_blocks = parts(items, max_threads), x = parts(items, item_blocks);
-  const int64_t head_blocks = parts(heads, max_threads / x), y = parts(heads, head_blocks);
+  const int64_t item_blocks = CeilDiv(items, max_threads), x = CeilDiv(items, item_blocks);
+  const int64_t head_blocks = CeilDiv(heads, max_threads / x), y = CeilDiv(heads, head_blocks);
   const int64_t z = head_blocks > 1 ? 1 : std::min({max_threads / (x * y), kMaxThreadsZ, tokens});
-  const int64_t token_blocks = parts(tokens, z), layers = parts(token_blocks, kMaxBlocksY);
-  return {dimensions(head_blocks * item_blocks, parts(token_blocks, layers), layers), dimensions(x, y, z),
+  const int64_t token_blocks = CeilDiv(tokens, z), layers = CeilDiv(token_blocks, kMaxBlocksY);
+  return {dimensions(head_blocks * item_blocks, CeilDiv(token_blocks, layers), layers), dimensions(x, y, z),
           static_cast<unsigned>(item_blocks)};
 }
 
-/** Where a thread of a HeadsGrid stands; each number may lie behind the last one. */
+/** The place of a thread of a HeadsGrid; each number may exceed the last one. */
 struct HeadsPlace {
   int64_t token;
   int64_t head;

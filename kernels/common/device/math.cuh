@@ -14,9 +14,6 @@ namespace pyxla {
 /** log2(e) and ln(2). */
 inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
-/** a / b, rounded up; both are positive. */
-inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 /** 2^x in one instruction, for results of 16 bits: relative error below 2^-21, zero where the result is subnormal. */
 __device__ inline float Exp2(float x) {
   float result;

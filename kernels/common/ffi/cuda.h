@@ -13,7 +13,7 @@ namespace pyxla {
 /** The error of a CUDA call with CUDA's own name and text; `PYXLA_CUDA_STATUS` fills in the place. */
 inline ffi::Error CudaStatus(const char* op, cudaError_t status, const char* expression, const char* file, int line) {
   if (status == cudaSuccess) return ffi::Error::Success();
-  // Taken off: the runtime keeps it, and the check behind a later launch would find it again.
+  // Clears it: the runtime keeps an error, and the check after a later launch would find it again.
   cudaGetLastError();
   std::ostringstream message;
   message << op << ": launch: expected cudaSuccess, got " << cudaGetErrorName(status) << " ("

@@ -1,6 +1,6 @@
 // Launches kernels that Triton compiled ahead of time: what the launcher of cmake/triton_launcher.py is written in.
 //
-// It stands on the CUDA runtime inside the library, which opens the driver at its first use: no Triton, no libcuda at
+// It uses the CUDA runtime inside the library, which opens the driver at its first use: no Triton, no libcuda at
 // link time.
 #pragma once
 

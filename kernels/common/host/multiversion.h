@@ -4,7 +4,7 @@
 // inlined into it (lambdas and PYXLA_INLINE functions are), or it stays at the baseline.
 #pragma once
 
-/** Always inlined, so that it is compiled anew for each version of its caller. */
+/** Always inlined, so that it is compiled for each version of its caller. */
 #define PYXLA_INLINE inline __attribute__((always_inline))
 
 // By feature: "arch=haswell" would pick by the processor's model, and leave every AMD at the baseline.

@@ -81,6 +81,12 @@ __device__ inline void MergeRow(const Params& p, const Plan& plan, const WorkTil
   if (column < plan.d) *reinterpret_cast<Columns<float, kCount>*>(workspace.o + to * plan.d + column) = o;
 }
 
+// After the reduction of a tile: lets WaitForSlot return, by a counter that exceeds the splits.
+__device__ inline void ReleaseSlots(const Plan& plan, const WorkTile& work, const Workspace& workspace) {
+  __syncthreads();
+  if (threadIdx.x == 0) __threadfence(), atomicAdd(workspace.Counter(plan, work), 1);
+}
+
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
     DecodeKernel(const __grid_constant__ Params p, const __grid_constant__ Plan plan) {
@@ -187,10 +193,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
         __threadfence();
         ReduceSplits<Shape>(p, plan, work_to_reduce, workspace, to_reduce);
       }
-      if (is_last && is_waited_for) {
-        __syncthreads();
-        if (threadIdx.x == 0) __threadfence(), atomicAdd(workspace.Counter(plan, work_to_reduce), 1);
-      }
+      if (is_last && is_waited_for) ReleaseSlots(plan, work_to_reduce, workspace);
       to_reduce = -1;
     }
     if (!has_work) {

@@ -73,6 +73,27 @@ __device__ inline void LoadKeys(const Params& p, const T* cache, const int64_t (
   }
 }
 
+// O += P V; the address is a lane's of ldmatrix, of the first 16 keys.
+template <typename T, int kHeadDim, int kRowTiles>
+__device__ inline void GemmPv(const uint32_t (&p_frag)[kRowTiles][kKeys / 8][2], uint32_t v_address,
+                              float (&o)[kRowTiles][kHeadDim / 8][4]) {
+#pragma unroll
+  for (int k = 0; k < kKeys / 16; ++k) {
+#pragma unroll
+    for (int j = 0; j < kHeadDim / 8; j += 2) {
+      uint32_t b[4];
+      ldmatrix_x4_trans(b, (v_address ^ 16 * j) + k * 16 * SmemTile<kHeadDim>::kRowBytes);
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+        const uint32_t a[4] = {p_frag[m][2 * k][0], p_frag[m][2 * k][1], p_frag[m][2 * k + 1][0],
+                               p_frag[m][2 * k + 1][1]};
+        mma_m16n8k16<T>(o[m][j], a, b[0], b[1]);
+        mma_m16n8k16<T>(o[m][j + 1], a, b[2], b[3]);
+      }
+    }
+  }
+}
+
 template <typename T, int kHeadDim>
 __global__ void __launch_bounds__(kThreads) PrefillKernel(const Params p, const Plan plan) {
   using S = Shape<kHeadDim>;
@@ -192,21 +213,7 @@ __global__ void __launch_bounds__(kThreads) PrefillKernel(const Params p, const 
     }
 
     // O += P V.
-#pragma unroll
-    for (int k = 0; k < kKeys / 16; ++k) {
-#pragma unroll
-      for (int j = 0; j < kColumns; j += 2) {
-        uint32_t b[4];
-        ldmatrix_x4_trans(b, (v_address ^ 16 * j) + k * 16 * values.kRowBytes);
-#pragma unroll
-        for (int m = 0; m < kRowTiles; ++m) {
-          const uint32_t a[4] = {p_frag[m][2 * k][0], p_frag[m][2 * k][1], p_frag[m][2 * k + 1][0],
-                                 p_frag[m][2 * k + 1][1]};
-          mma_m16n8k16<T>(o[m][j], a, b[0], b[1]);
-          mma_m16n8k16<T>(o[m][j + 1], a, b[2], b[3]);
-        }
-      }
-    }
+    GemmPv<T, kHeadDim>(p_frag, v_address, o);
     for (int i = 0; any_nonfinite && i < kKeys; ++i) {
       if (!has_nonfinite[i]) continue;
       const T* nonfinite = value_cache + FindSlot(p, tile, kv_head, t * kKeys + i);

@@ -8,7 +8,7 @@
 namespace pyxla::ptx {
 
 /**
- * What a copy tells L2 about the lines it reads, as createpolicy encodes it: evict them as any others, or first.
+ * The cache policy of a copy, as createpolicy encodes it: L2 evicts the lines that it reads normally, or first.
  * Source: CUTLASS 4, cute/arch/copy_sm90_desc.hpp, CacheHintSm90.
  */
 inline constexpr uint64_t kEvictNormal = 0x1000000000000000, kEvictFirst = 0x12f0000000000000;
