@@ -1,6 +1,6 @@
 """Compares the GPU code of two builds, kernel by kernel, whatever the kernels are called.
 
-python benchmarks/same_machine_code.py BEFORE AFTER     (two folders of lib<op>.so)
+python benchmarks/same_machine_code.py BEFORE AFTER [OLD=NEW]...     (two folders of lib<op>.so; ops that were renamed)
 
 It compares the instructions, registers, constants and shared memory size of each kernel in each cubin of a library.
 Renaming functions, types or files changes symbols and line tables, but none of these. PTX is compared as text, after
@@ -75,13 +75,14 @@ def code(library: Path) -> dict[str, collections.Counter]:
     return found
 
 
-def main(before: Path, after: Path) -> int:
-    names = [{path.name for path in folder.glob("lib*.so")} for folder in (before, after)]
+def main(before: Path, after: Path, renamed: dict[str, str]) -> int:
+    found = {renamed.get(path.name, path.name): path for path in before.glob("lib*.so")}
+    names = [set(found), {path.name for path in after.glob("lib*.so")}]
     different = len(names[0] ^ names[1])
     for name in sorted(names[0] ^ names[1]):
         print(f"{name}: only in one of the two")
     for name in sorted(names[0] & names[1]):
-        old, new = code(before / name), code(after / name)
+        old, new = code(found[name]), code(after / name)
         for architecture in sorted(old.keys() | new.keys()):
             gone, come = old[architecture] - new[architecture], new[architecture] - old[architecture]
             total = old[architecture].total()
@@ -92,6 +93,7 @@ def main(before: Path, after: Path) -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    if len(sys.argv) < 3 or not all("=" in pair for pair in sys.argv[3:]):
         sys.exit(__doc__)
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))
+    pairs = [pair.partition("=") for pair in sys.argv[3:]]
+    sys.exit(main(*map(Path, sys.argv[1:3]), {f"lib{old}.so": f"lib{new}.so" for old, _, new in pairs}))

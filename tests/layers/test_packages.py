@@ -97,7 +97,7 @@ def test_drawing_is_what_the_imports_say(document, top):
     assert [set(line) for line in lines] == rows(found)
 
 
-@pytest.mark.parametrize("top", SMALLEST)
+@pytest.mark.parametrize("top", [*SMALLEST, "kernels"])
 def test_a_folder_has_few_files(top):
     files = Counter(path.parent for path in (ROOT / top).rglob("*") if path.suffix not in (".pyc", ".so", ""))
     assert len(files) >= 12
