@@ -50,37 +50,6 @@ __device__ inline void ZeroCounters(const Plan& plan, const Workspace& workspace
   }
 }
 
-// Merges the warps' (m, l, O) of a row: into the result, or into the split's slot of the workspace.
-template <typename Shape>
-__device__ inline void MergeRow(const Params& p, const Plan& plan, const WorkTile& work, const Workspace& workspace,
-                                int index, int row, int lane, bool has_splits,
-                                const float (&warp_m)[Shape::kWarps][Shape::kRows],
-                                const float (&warp_l)[Shape::kWarps][Shape::kRows],
-                                const float* const (&warp_o)[Shape::kWarps]) {
-  constexpr int kCount = Shape::kDim / kWarpSize;
-  const int column = lane * kCount;
-  float m = -INFINITY, l = 0;
-  Columns<float, kCount> o = {};
-#pragma unroll
-  for (int w = 0; w < Shape::kWarps; ++w) m = fmaxf(m, warp_m[w][row]);
-#pragma unroll
-  for (int w = 0; w < Shape::kWarps; ++w) {
-    const float rescale = Exp2Minus(warp_m[w][row], m);
-    l += rescale * warp_l[w][row];
-    if (warp_o[w] == nullptr) continue;
-    const auto part = *reinterpret_cast<const Columns<float, kCount>*>(warp_o[w] + Shape::OOffset(row, column));
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) o.values[i] += rescale * part.values[i];
-  }
-  if (!has_splits) {
-    StoreRow<Shape>(p, plan, work, row, column, m, l, o);
-    return;
-  }
-  const int64_t to = int64_t{index % plan.slots} * Shape::kRows + row;
-  if (lane == 0) workspace.m_l[to] = {m, l};
-  if (column < plan.d) *reinterpret_cast<Columns<float, kCount>*>(workspace.o + to * plan.d + column) = o;
-}
-
 // After the reduction of a tile: lets WaitForSlot return, by a counter that exceeds the splits.
 __device__ inline void ReleaseSlots(const Plan& plan, const WorkTile& work, const Workspace& workspace) {
   __syncthreads();
@@ -90,6 +59,7 @@ __device__ inline void ReleaseSlots(const Plan& plan, const WorkTile& work, cons
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
     DecodeKernel(const __grid_constant__ Params p, const __grid_constant__ Plan plan) {
+  constexpr int kCount = Shape::kDim / kWarpSize;
   extern __shared__ __align__(128) char shared[];
   __shared__ typename Shape::Scheduler scheduler;
   __shared__ WorkQueue queue;
@@ -203,8 +173,29 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
 
     const WorkTile& work = warp_work[warp];
     const bool has_splits = work.splits > 1;
+    // Merges the warps' (m, l, O): into the result, or into the split's slot of the workspace.
     for (int row = warp; row < work.rows; row += Shape::kWarps) {
-      MergeRow<Shape>(p, plan, work, workspace, index, row, lane, has_splits, warp_m, warp_l, warp_o);
+      const int column = lane * kCount;
+      float m = -INFINITY, l = 0;
+      Columns<float, kCount> o = {};
+#pragma unroll
+      for (int w = 0; w < Shape::kWarps; ++w) m = fmaxf(m, warp_m[w][row]);
+#pragma unroll
+      for (int w = 0; w < Shape::kWarps; ++w) {
+        const float rescale = Exp2Minus(warp_m[w][row], m);
+        l += rescale * warp_l[w][row];
+        if (warp_o[w] == nullptr) continue;
+        const auto part = *reinterpret_cast<const Columns<float, kCount>*>(warp_o[w] + Shape::OOffset(row, column));
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) o.values[i] += rescale * part.values[i];
+      }
+      if (!has_splits) {
+        StoreRow<Shape>(p, plan, work, row, column, m, l, o);
+        continue;
+      }
+      const int64_t to = int64_t{index % plan.slots} * Shape::kRows + row;
+      if (lane == 0) workspace.m_l[to] = {m, l};
+      if (column < plan.d) *reinterpret_cast<Columns<float, kCount>*>(workspace.o + to * plan.d + column) = o;
     }
     __syncthreads();
     if (has_splits) {
