@@ -4,13 +4,16 @@ The next call is right whatever moment this one is killed at: `.venv/stamp` exis
 work is under way, and becomes, last of all, the text that .venv was made from. An empty stamp means: clear and redo.
 Everything in .venv is written by this process or by a direct child, and a child dies with this process, so nobody still
 writes while the next call clears. (That is why ensurepip is not run: it hands the work to a grandchild.)
+
+uv fetches and unpacks several wheels at once into the user's cache and links them into .venv: another checkout needs no
+download and little disk, and what a set-up that was cut short has fetched is there for the next one.
 """
 
 import contextlib
 import ctypes
+import ensurepip
 import errno
 import fcntl
-import importlib.metadata
 import os
 import platform
 import re
@@ -19,27 +22,44 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import termios
 import threading
 import time
+import tty
 import venv
 from pathlib import Path
 
-WAIT_REPORT_S = 30
-FULL_DISK = ("a full disk", "free some space: .venv takes 8 GB (cpu) or 10 GB (cuda13), the downloads half of that")
-# What pip says -> what went wrong, what to do. The first that is found counts: lack of a network also ends in
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # which -I left out
+
+from devtool import setup_uv
+
+REPORT_S = 30
+FULL_DISK = ("a full disk", "free some space: .venv and uv's cache share 9 GB (cpu) or 13 GB (cuda13)")
+# What pip or uv says -> what went wrong, what to do. The first that is found counts: lack of a network also ends in
 # "No matching distribution".
 SYMPTOMS = (
-    ("DO NOT MATCH THE HASHES", "a package that differs from its locked hash",
-     "pip cache purge, then try again; if it stays: the mirror serves other files than the lock names"),
+    ("DO NOT MATCH THE HASHES|Hash mismatch", "a package that differs from its locked hash",
+     "pip cache purge; uv cache clean; then try again; if it stays: the mirror serves other files than the lock names"),
     ("No space left on device|Disk quota exceeded|Errno 27|File too large", *FULL_DISK),
     ("Read-only file system|Permission denied", "a folder that cannot be written", "make it writable, see above"),
-    ("NewConnectionError|ConnectTimeout|ReadTimeout|NameResolutionError|ProxyError|Network is unreachable",
-     "no connection to the package index", "check the network; a mirror is named by PIP_INDEX_URL"),
-    ("No matching distribution found", "a package index without a locked package",
-     "check PIP_INDEX_URL, PIP_NO_INDEX and pip config list"),
+    ("NewConnectionError|ConnectTimeout|ReadTimeout|NameResolutionError|ProxyError|Network is unreachable"
+     "|error sending request|[Nn]etwork connectivity is disabled|operation timed out",
+     "no connection to the package index", "check the network; a mirror is named by PIP_INDEX_URL or UV_DEFAULT_INDEX"),
+    ("No matching distribution found|No solution found", "a package index without a locked package",
+     "check PIP_INDEX_URL, PIP_NO_INDEX, pip config list, UV_DEFAULT_INDEX and uv.toml"),
 )  # fmt: skip
 # They would send the packages elsewhere or change what is locked; the rest of PIP_* (mirrors, proxies) stays.
 DROPPED = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_PYTHON", "PIP_CONSTRAINT")
+
+
+BY_HASH = ("--require-hashes", "--no-deps", "--only-binary=:all:")
+# Bytecode of every n-th file of a folder. Some packages bring what is no Python of today.
+COMPILE = """
+import compileall, pathlib, sys
+first, step = map(int, sys.argv[2:])
+for path in sorted(pathlib.Path(sys.argv[1]).rglob("*.py"))[first::step]:
+    compileall.compile_file(path, quiet=2)
+"""
 
 
 class SetUpError(Exception):
@@ -65,7 +85,7 @@ def hold_lock(path: Path) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         waited = time.monotonic() - started
-        if reported is None or waited - reported >= WAIT_REPORT_S:
+        if reported is None or waited - reported >= REPORT_S:
             holder = os.pread(lock, 20, 0).decode() or "unknown"
             say(f"waits for process {holder}, which sets up .venv ({waited:.0f} s)")
             reported = waited
@@ -87,8 +107,9 @@ class SetUp:
         self.folder = root / ".venv"
         self.stamp = self.folder / "stamp"
         self.python = self.folder / "bin/python"
+        self.uv = self.folder / "bin/uv"
         self.locks = [root / "requirements" / f"{name}.txt" for name in (wheels, "dev")]
-        self.started = time.monotonic()
+        self.started = self.heard = time.monotonic()
 
     def complete(self) -> bool:
         return os.access(self.python, os.X_OK) and self.stamp.read_text() == wanted_stamp(self.root, self.wheels)
@@ -103,11 +124,10 @@ class SetUp:
         made_from = self.begin()
         if not made_from:
             self.phase(f"making .venv with Python {platform.python_version()}", self.make_venv)
-            self.phase("installing the locked pip", self.install_pip)
+            self.phase("installing the locked uv", self.install_uv)
         if "".join(lock.read_text() for lock in self.locks) not in made_from:
-            if made_from:
-                self.phase("removing what the lock no longer names", self.remove_unlocked)
             self.phase(f"installing the locked wheels of {self.wheels} and dev", self.install_locked)
+            self.phase("compiling their Python", self.compile)
         self.phase("installing the project, editable", self.install_project)
         unfinished = self.folder / "stamp.new"
         unfinished.write_text(wanted)
@@ -131,99 +151,123 @@ class SetUp:
             reason = "whose tree or Python is gone" if made_from else "left half-made by an earlier call"
             say(f"clearing .venv, {reason}")
         for path in self.folder.iterdir():
-            if path == self.stamp:
-                continue
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            if path != self.stamp:
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         return ""
 
     def phase(self, what: str, action) -> None:
-        say(f"{what} ({time.monotonic() - self.started:.0f} s)")
+        self.heard = time.monotonic()
+        say(f"{what} ({self.heard - self.started:.0f} s)")
         action()
 
     def make_venv(self) -> None:
         venv.EnvBuilder(symlinks=True, with_pip=False, prompt="pyxla").create(self.folder)
 
-    def install_pip(self) -> None:
-        import ensurepip
+    def install_uv(self) -> None:
+        """By the pip that Python brings. All else, the locked pip too, is installed by uv."""
+        entry = re.search(r"^uv==(?:.*\n)(?:[ ].*\n)*", self.locks[-1].read_text(), re.MULTILINE)
+        if not entry:
+            raise SetUpError(f"expected uv in {self.locks[-1]}, got none", "git checkout requirements")
+        only_uv = self.folder / "uv.txt"
+        only_uv.write_text(entry[0])
+        self.pip(self.bundled_pip(), "install", "-q", *BY_HASH, "-r", only_uv)
 
+    def bundled_pip(self) -> str:
         # Debian keeps the wheels that ensurepip installs apart from it.
         folders = (sysconfig.get_config_var("WHEEL_PKG_DIR"), Path(ensurepip.__file__).parent / "_bundled")
         bundled = [wheel for folder in folders if folder for wheel in Path(folder).glob("pip-*.whl")]
         if not bundled:
             raise SetUpError(f"expected pip's wheel with {sys.executable}, got none", "apt-get install python3-venv")
-        entry = re.search(r"^pip==(?:.*\n)(?:[ ].*\n)*", self.locks[-1].read_text(), re.MULTILINE)
-        if not entry:
-            raise SetUpError(f"expected pip in {self.locks[-1]}, got none", "git checkout requirements")
-        only_pip = self.folder / "pip.txt"
-        only_pip.write_text(entry[0])
-        self.pip(str(bundled[0] / "pip"), "install", "-q", "-r", only_pip)
+        return str(bundled[0] / "pip")
 
     def install_locked(self) -> None:
-        self.pip("-m", "pip", "install", *(word for lock in self.locks for word in ("-r", lock)))
+        if not os.access(self.uv, os.X_OK):
+            raise SetUpError(f"expected a program, got {self.uv}, which may not run", "mount it without noexec")
+        settings = setup_uv.pip_settings(self.ask(self.python, "-I", self.bundled_pip(), "config", "list"))
+        env, options = setup_uv.for_uv(settings, self.environment())
+        cache = Path(self.ask(self.uv, "cache", "dir", env=env).strip())
+        own_cache = self.folder / "uv-cache"
+        if not os.access(next(path for path in (cache, *cache.parents) if path.exists()), os.W_OK):
+            options += ["--cache-dir", str(own_cache)]
+        command = [self.uv, "pip", "sync", *setup_uv.SYNC, "--python", self.python, *options, *self.locks]
+        self.run("uv", command, env=env)
+        shutil.rmtree(own_cache, ignore_errors=True)
+
+    def compile(self) -> None:
+        """One process a core. Python would do it at the first import, with warnings that are meant for the authors."""
+        folder = next(self.folder.glob("lib/python3*/site-packages"))
+        command, cores = [self.python, "-I", "-W", "ignore", "-c", COMPILE, folder], len(os.sched_getaffinity(0))
+        self.run("Python", *([*command, number, cores] for number in range(cores)), env=self.environment())
 
     def install_project(self) -> None:
         # What a build of the wheel left here says what the project's entry points were then, to Pythons started here.
         shutil.rmtree(self.root / "pyxla.egg-info", ignore_errors=True)
-        command = ("install", "-q", "--no-deps", "--no-build-isolation", "-e", self.root)
-        self.run("-m", "pip", *command)
-
-    def remove_unlocked(self) -> None:
-        """Before installing: an old package may own files that a new one brings under the same names."""
-        locked = re.findall(r"^([\w.-]+)==", "".join(lock.read_text() for lock in self.locks), re.MULTILINE)
-        found = {d.metadata["Name"] for d in importlib.metadata.distributions(path=[str(self.site())])}
-        names = {re.sub(r"[-_.]+", "-", name).lower() for name in found if name} - set(locked) - {"pyxla"}
-        if names:
-            self.run("-m", "pip", "uninstall", "-q", "-y", *sorted(names))
+        self.pip("-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "-e", self.root)
 
     def pip(self, *arguments) -> None:
-        """Every file by hash, no source builds; the locks are complete, so no dependency is looked up."""
-        self.run(*arguments, "--require-hashes", "--no-deps", "--only-binary=:all:")
-
-    def run(self, *arguments) -> None:
-        command = [self.python, "-I", *arguments, "--no-input", "--disable-pip-version-check"]
-        env = {name: value for name, value in os.environ.items() if name not in DROPPED}
         # setuptools warns about every editable install.
-        env |= {"PIP_USER": "0", "PYTHONWARNINGS": "ignore"}
-        seen, me = self.installed(), os.getpid()
-        child = subprocess.Popen(
-            list(map(str, command)), cwd=self.root, env=env, stdin=subprocess.DEVNULL, stdout=sys.stderr,
-            stderr=subprocess.PIPE, text=True, errors="replace", pass_fds=[self.lock], preexec_fn=lambda: die_with(me),
-        )  # fmt: skip
-        complaints: list[str] = []
-        listener = threading.Thread(target=self.pass_on, args=(child.stderr, complaints))
+        env = self.environment() | {"PIP_USER": "0", "PYTHONWARNINGS": "ignore"}
+        self.run("pip", [self.python, "-I", *arguments, "--no-input", "--disable-pip-version-check"], env=env)
+
+    def environment(self) -> dict[str, str]:
+        # What the build of the project starts is a grandchild, and must not write its bytecode into .venv.
+        kept = {name: value for name, value in os.environ.items() if name not in DROPPED}
+        return kept | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+    def ask(self, *command, env: dict[str, str] | None = None) -> str:
+        """What a program prints that changes nothing."""
+        env, me = env or self.environment(), os.getpid()
+        return subprocess.run(
+            list(map(str, command)), env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False,
+            pass_fds=[self.lock], preexec_fn=lambda: die_with(me),
+        ).stdout  # fmt: skip
+
+    def run(self, tool: str, *commands: list, env: dict[str, str]) -> None:
+        """Runs them at once and passes on what they say; on a terminal they see one, and show bars."""
+        terminal, me = sys.stderr.isatty(), os.getpid()
+        reader, writer = os.openpty() if terminal else os.pipe()
+        if terminal:
+            tty.setraw(writer)  # the real one makes \r\n of \n
+            fcntl.ioctl(writer, termios.TIOCSWINSZ, fcntl.ioctl(sys.stderr, termios.TIOCGWINSZ, bytes(8)))
+        said, children = bytearray(), []
+        listener = threading.Thread(target=self.pass_on, args=(reader, said))
         listener.start()
         try:
-            # On a terminal pip shows a bar; elsewhere it is silent while it installs.
-            while child.poll() is None:
+            for command in commands:
+                child = subprocess.Popen(
+                    list(map(str, command)), cwd=self.root, env=env, stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL, stderr=writer, pass_fds=[self.lock], preexec_fn=lambda: die_with(me),
+                )  # fmt: skip
+                children.append(child)
+            while any(child.poll() is None for child in children):
                 time.sleep(0.1)
-                if not sys.stderr.isatty() and (new := self.installed() - seen):
-                    seen |= new
-                    say(f"installed {', '.join(sorted(new))} ({time.monotonic() - self.started:.0f} s)")
+                if time.monotonic() - self.heard >= REPORT_S:
+                    self.heard = time.monotonic()
+                    say(f"{tool} is at work ({self.heard - self.started:.0f} s)")
         finally:
-            child.kill()
-            child.wait()
+            os.close(writer)
+            for child in children:
+                child.kill()
+                child.wait()
             listener.join()
-        if child.returncode:
-            raise self.diagnosis(child.returncode, "".join(complaints))
+            os.close(reader)
+        if status := next((child.returncode for child in children if child.returncode), 0):
+            raise diagnosis(tool, status, said.decode(errors="replace"))
 
-    def pass_on(self, stream, complaints: list[str]) -> None:
-        for line in stream:
-            complaints.append(line)
-            sys.stderr.write(line)
+    def pass_on(self, reader: int, said: bytearray) -> None:
+        with contextlib.suppress(OSError):  # how a terminal ends
+            while chunk := os.read(reader, 4096):
+                self.heard = time.monotonic()
+                said += chunk
+                os.write(sys.stderr.fileno(), chunk)
 
-    def diagnosis(self, status: int, complaints: str) -> SetUpError:
-        got, hint = next(
-            ((got, hint) for pattern, got, hint in SYMPTOMS if re.search(pattern, complaints)),
-            (f"exit status {status}", "read pip's message above"),
-        )
-        return SetUpError(f"expected pip to install the locked packages, got {got}", hint)
 
-    def site(self) -> Path:
-        return next(self.folder.glob("lib/python3*/site-packages"))
-
-    def installed(self) -> set[str]:
-        """pip writes a package's RECORD last, and renames what it replaces to ~..."""
-        return {p.parent.name.removesuffix(".dist-info") for p in self.site().glob("[!~]*.dist-info/RECORD")}
+def diagnosis(tool: str, status: int, said: str) -> SetUpError:
+    got, hint = next(
+        ((got, hint) for pattern, got, hint in SYMPTOMS if re.search(pattern, said)),
+        (f"exit status {status}", f"read the message of {tool} above"),
+    )
+    return SetUpError(f"expected {tool} to install the locked packages, got {got}", hint)
 
 
 def explain(error: OSError) -> SetUpError:
@@ -239,15 +283,14 @@ def main(root: str, wheels: str, *arguments: str) -> None:
     set_up = SetUp(Path(root), wheels)
     try:
         if (sys.platform, platform.machine()) != ("linux", "x86_64"):
-            got = f"{sys.platform} on {platform.machine()}"
-            raise SetUpError(f"expected linux on x86_64, got {got}", "torch_xla has no wheels for other machines")
+            text = f"expected linux on x86_64, got {sys.platform} on {platform.machine()}"
+            raise SetUpError(text, "torch_xla has no wheels for other machines")
         set_up.make()
     except KeyboardInterrupt:
         say("interrupted; the next call starts anew")
         sys.exit(130)
     except (OSError, SetUpError) as error:
-        text, hint = (error if isinstance(error, SetUpError) else explain(error)).args
-        say(f"{text}\nhint: {hint}")
+        say("{}\nhint: {}".format(*(error if isinstance(error, SetUpError) else explain(error)).args))
         sys.exit(1)
     os.execv(set_up.python, [str(set_up.python), "-P", "-m", "devtool", *arguments])
 

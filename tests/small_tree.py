@@ -1,9 +1,10 @@
-"""A small project to set up: the real bin/devtool and setup_env.py, locks of tiny wheels."""
+"""A small project to set up: the real bin/devtool, setup_env.py and uv, locks of tiny wheels."""
 
 import contextlib
 import ctypes
 import ensurepip
 import hashlib
+import importlib.metadata
 import json
 import os
 import shutil
@@ -17,6 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from devtool.processes import locate
 
 PROJECT = Path(__file__).resolve().parents[1]
 
@@ -62,12 +65,22 @@ def lock_line(name: str, version: str, wheel: Path) -> str:
     return f"{name}=={version} \\\n    --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n    # via test\n"
 
 
+def write_uv_wheel(folder: Path) -> str:
+    """The uv of this environment, as the wheel that it came in. Returns its line in a lock."""
+    version = importlib.metadata.version("uv")
+    write_wheel(folder, "uv", version, tag="py3-none-linux_x86_64")
+    wheel = next(folder.glob("uv-*.whl"))
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.write(locate("uv"), f"uv-{version}.data/scripts/uv")
+    return lock_line("uv", version, wheel)
+
+
 class Tree:
-    """A small project: bin/devtool, setup_env.py, locks of two tiny wheels and of the pip that Python ships."""
+    """A small project: bin/devtool, setup_env.py, locks of two tiny wheels, of uv and of the pip that Python ships."""
 
     def __init__(self, root: Path):
         self.root, self.wheels = root, root / "wheels"
-        for name in ("bin/devtool", "devtool/setup_env.py"):
+        for name in ("bin/devtool", "devtool/setup_env.py", "devtool/setup_uv.py"):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(PROJECT / name, root / name)
         (root / "devtool/__main__.py").write_text(DEVTOOL)
@@ -80,7 +93,8 @@ class Tree:
         pip = next(Path(folder).glob("pip-*.whl"))
         self.wheels.mkdir()
         shutil.copy(pip, self.wheels)
-        self.lock("dev", lock_line("pip", pip.name.split("-")[1], pip), write_wheel(self.wheels, "devthing", "1.0"))
+        self.tools = {"pip": lock_line("pip", pip.name.split("-")[1], pip), "uv": write_uv_wheel(self.wheels)}
+        self.lock("dev", *self.tools.values(), write_wheel(self.wheels, "devthing", "1.0"))
         self.lock("cpu", write_wheel(self.wheels, "tiny", "1.0"))
 
     def lock(self, name: str, *lines: str) -> None:
@@ -136,7 +150,7 @@ def read_until(process: subprocess.Popen, text: str) -> str:
 
 
 def kill_alone(process: subprocess.Popen, tree: Tree) -> None:
-    """Kills one process; its child pip must end by itself."""
+    """Kills one process; its child, pip or uv, must end by itself."""
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     for _ in range(100):

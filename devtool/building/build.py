@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -44,6 +44,19 @@ class Options:
 
     cuda: str = "auto"
     sanitize: str | None = None
+
+
+def for_cpu(options: Options) -> Options:
+    """What a command needs that runs ops on the CPU: with `auto` no CUDA code, unless an earlier build was to have it.
+
+    Another configuration compiles all anew, and so would the next build that wants CUDA code.
+    """
+    if options.cuda != "auto":
+        return options
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        words = json.loads(_configured(project.build_folder(options.sanitize)).read_text())["command"]
+        return replace(options, cuda=dict(word.split("=", 1) for word in words if "=" in word)["-DPYXLA_CUDA"].lower())
+    return replace(options, cuda="off")
 
 
 def build_ops(ops: Sequence[str], options: Options, *, clean: bool = False) -> list[Path]:
@@ -143,7 +156,7 @@ def _configure(folder: Path, options: Options) -> str:
         "environment": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
         "tools": [(str(path), _identity(path)) for path in _tools()],
     }
-    configured = folder / "devtool_configuration.json"
+    configured = _configured(folder)
     wanted = json.dumps(key, indent=1)
     if (folder / "build.ninja").is_file() and configured.is_file() and configured.read_text() == wanted:
         return ninja
@@ -156,6 +169,11 @@ def _configure(folder: Path, options: Options) -> str:
         raise _configure_failure(shown)
     configured.write_text(wanted)
     return ninja
+
+
+def _configured(folder: Path) -> Path:
+    """The file that says what the folder is configured for."""
+    return folder / "devtool_configuration.json"
 
 
 def _configure_failure(output: str) -> DevtoolError:

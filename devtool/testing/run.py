@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from devtool import project
-from devtool.building.build import Options, build_ops
+from devtool.building.build import Options, build_ops, for_cpu
 from devtool.building.preload import preload
 from devtool.device import pick_device
 from devtool.errors import FAILED, MISUSED, DevtoolError
@@ -57,7 +57,7 @@ def run_tests(
     Args:
         names: ops; none means all of them, and the tests of the project itself.
         device: "cpu", "cuda" or "auto".
-        options: how to build.
+        options: how to build. The tests of ops on the CPU need no CUDA code; all tests together also look at that.
         arguments: for pytest.
         everything: also the tests that are marked as slow, and more examples of each search through inputs.
         processes: of pytest; a test file runs in one of them. None: one, or one a core up to four for all tests on the
@@ -78,7 +78,7 @@ def run_tests(
     device = pick_device("test", "cuda" if gpu_sanitizer else device)
     if processes is None:
         processes = 1 if names or arguments or raw or device == "cuda" else min(4, len(os.sched_getaffinity(0)))
-    libraries = build_ops(ops, options)
+    libraries = build_ops(ops, for_cpu(options) if names and device == "cpu" else options)
     environment = {**os.environ, **_SANITIZER_ENVIRONMENT.get(options.sanitize or "", {})}
     environment["LD_PRELOAD"] = preload("test", libraries, options.sanitize)
     begun = {op: fingerprint(op) for op in ops}

@@ -225,3 +225,24 @@ def test_plain_words(document):
 
 def test_changelog_has_a_place_for_the_next_version():
     assert re.search(r"^## Unreleased\n\n### Added\n\n- ", page("CHANGELOG.md").text, re.MULTILINE)
+
+
+def test_readme_shows_how_many_tests_there_are_today():
+    """What its first command prints: passed and skipped ones ran, deselected ones are slow."""
+    shown = re.search(r"= (\d+) passed, (\d+) skipped, (\d+) deselected in ", (text := page("README.md").text))
+    passed, skipped, slow = map(int, shown.groups())
+    plugins = ("-p", "pyxla.pytest_plugin", "-p", "devtool.testing.pytest_outcomes", "--without-slow")
+    command = [sys.executable, "-m", "pytest", *plugins, "--collect-only", "-q", "kernels/paged_attention"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    assert f"{passed + skipped}/{passed + skipped + slow} tests collected ({slow} deselected)" in said, said[-200:]
+    assert f"\n{passed} passed, 0 failed, {skipped} skipped, {slow} slow ones left out (" in text
+
+
+def test_readme_says_how_large_the_wheels_are():
+    """Within half a gigabyte, without the bytecode that comes with use."""
+    stamp = Path(sys.prefix, "stamp")
+    if not (stamp.is_file() and stamp.read_text().partition("\n")[0].endswith(" cpu")):
+        pytest.skip("needs a .venv of the set cpu: PYXLA_SET=cpu bin/devtool")
+    said = float(re.search(r"\(([\d.]+) GB on the disk", page("README.md").text)[1])
+    found = (path.lstat().st_size for path in Path(sys.prefix).rglob("*") if path.suffix != ".pyc")
+    assert sum(found) / 1e9 == pytest.approx(said, abs=0.5)

@@ -15,7 +15,7 @@ DRAWINGS = ["CONTRIBUTING.md", "docs/concept/packages.md"]
 # Top-level package -> the fewest modules and packages that it has.
 SMALLEST = {"pyxla": (60, 15), "devtool": (50, 15)}
 # Run by others, and importing nothing of the rest: installed as pyxla_torch_backend; run before there is a .venv.
-APART = {"torch_backend", "setup_env"}
+APART = {"torch_backend", "setup_env", "setup_uv"}
 
 
 def modules(top: str) -> dict[str, Path]:
@@ -90,7 +90,7 @@ def test_drawing_is_what_the_imports_say(document, top):
     lines = [line.split("  ")[0].split() for line in drawing.splitlines() if not line.startswith(" ")]
     found = packages(top)
     for name in APART & set(found):
-        assert found.pop(name) == set()
+        assert found.pop(name) <= {"setup_uv"}, "a part of setup_env, which may import it"
     # `python -m devtool` is cli, and the package itself is empty; `pyxla` is what `import pyxla` gives.
     for name in {"devtool", "__main__"} & set(found):
         del found[name]

@@ -1,16 +1,22 @@
-"""bin/devtool and setup_env.py on a small tree: real venvs, real pip, real kills; only the wheels are tiny."""
+"""bin/devtool and setup_env.py on a small tree: real venvs, real pip and uv, real kills; only the wheels are tiny."""
 
+import contextlib
+import fcntl
 import json
 import os
+import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
 import pytest
 
+from devtool import setup_uv
 from tests.small_tree import PYPROJECT, Tree, kill_alone, mounted, read_until, write_wheel
 
 
@@ -32,7 +38,10 @@ def test_first_call_installs_the_locks_and_runs_devtool(made):
     assert seen["prefix"] == str(made.root / ".venv")
     assert seen["arguments"] == ["list", "--x=a b"]
     assert seen["installed"].items() >= {"tiny": "1.0", "devthing": "1.0", "pyxla": "0.1.0"}.items()
-    assert "installed devthing-1.0, tiny-1.0" in errors or "installed tiny-1.0" in errors
+    assert "\n + devthing==1.0\n" in errors and "\n + tiny==1.0\n" in errors
+    assert list(made.root.glob(".venv/lib/python3*/site-packages/__pycache__/tiny.*.pyc"))
+    # What was fetched stays for the next checkout.
+    assert (made.root / ".cache/uv/CACHEDIR.TAG").exists()
 
 
 def test_second_call_takes_the_fast_path(made):
@@ -82,11 +91,12 @@ def test_nix_shell_runs_as_it_is(tree):
 
 @pytest.mark.slow
 def test_killed_anywhere_is_repaired_by_the_next_call(tree):
-    # Large enough to be interrupted while pip writes it.
-    tree.lock("cpu", *(write_wheel(tree.wheels, f"tiny{i}", "1.0", 1 << 22) for i in range(8)))
-    points = ("making .venv", "installing the locked pip", "installing the locked wheels", "installed", "the project")
+    # Long enough to be killed while uv writes it.
+    tree.lock("cpu", *(write_wheel(tree.wheels, f"tiny{i}", "1.0", 1 << 24) for i in range(8)))
+    points = ("making .venv", "installing the locked uv", "installing the locked wheels", "Resolved", "Prepared")
+    points += ("Installed", "compiling", "the project")
     for number, point in enumerate(points):
-        process = tree.start()
+        process = tree.start(UV_LINK_MODE="copy")
         lines = read_until(process, point)
         assert ("half-made" in lines) == (number > 0), lines
         kill_alone(process, tree)
@@ -108,7 +118,7 @@ def test_killed_update_is_repaired_by_the_next_call(made):
 
 def test_interrupt_ends_with_130_and_leaves_nothing_complete(tree):
     process = tree.start()
-    read_until(process, "installing the locked pip")
+    read_until(process, "installing the locked uv")
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate()
     assert process.returncode == 130 and "Traceback" not in errors
@@ -126,30 +136,126 @@ def test_two_at_once_share_one_set_up(tree):
     assert first.returncode == 0 and json.loads(output)["arguments"] == ["first"]
 
 
-def test_wrong_hash_fails_and_is_not_complete(tree):
-    pip = (tree.root / "requirements/dev.txt").read_text().split(" ")[0]
-    tree.lock("dev", f"{pip} --hash=sha256:{'0' * 64}\n")
+@pytest.mark.parametrize("tool", ["pip", "uv"])
+def test_wrong_hash_fails_and_is_not_complete(tree, tool):
+    """pip installs uv, uv the rest."""
+    wrong = (tree.tools["uv"] if tool == "pip" else tree.tools["pip"]).split(" ")[0] + f" --hash=sha256:{'0' * 64}\n"
+    tree.lock("dev", wrong, *(tree.tools["uv"] for _ in range(tool == "uv")))
     errors = tree.fails()
-    assert "expected pip to install the locked packages, got a package that differs from its locked hash" in errors
-    assert "hint: pip cache purge" in errors
+    assert f"expected {tool} to install the locked packages, got a package that differs from its locked hash" in errors
+    assert "hint: pip cache purge; uv cache clean" in errors
     assert (tree.root / ".venv/stamp").read_text() == ""
 
 
-def test_lock_without_hash_is_refused(tree):
-    pip = (tree.root / "requirements/dev.txt").read_text().split(" ")[0]
-    tree.lock("dev", pip + "\n")
-    assert "Hashes are required" in tree.fails()
+@pytest.mark.parametrize(
+    ("tool", "message"), [("uv", "Hashes are required"), ("pip", "all requirements must have a hash")]
+)
+def test_lock_without_hash_is_refused(tree, tool, message):
+    """Also where the user tells uv otherwise."""
+    lines = {**tree.tools, tool: tree.tools[tool].split(" ")[0] + "\n"}
+    tree.lock("dev", *lines.values())
+    (tree.root / "uv.toml").write_text("[pip]\nrequire-hashes = false\nverify-hashes = false\n")
+    assert message in tree.fails(UV_NO_VERIFY_HASHES="1", UV_CONFIG_FILE=str(tree.root / "uv.toml"))
 
 
-def test_no_network_is_named(tree):
-    # Nothing listens on port 9 (discard).
-    errors = tree.fails(PIP_NO_INDEX="", PIP_FIND_LINKS="", PIP_INDEX_URL="http://127.0.0.1:9/simple", PIP_RETRIES="1")
-    assert "got no connection to the package index" in errors and "PIP_INDEX_URL" in errors
+# Nothing listens on port 9 (discard).
+NOBODY = "http://127.0.0.1:9/simple"
 
 
-def test_package_that_the_index_lacks_is_named(tree):
-    next(tree.wheels.glob("pip-*.whl")).unlink()
-    assert "got a package index without a locked package" in tree.fails()
+@pytest.mark.parametrize("told", ["pip", "uv"])
+def test_no_network_is_named(tree, told):
+    index = {
+        "pip": {"PIP_FIND_LINKS": "", "PIP_INDEX_URL": NOBODY, "PIP_RETRIES": "1"},
+        "uv": {"PIP_INDEX_URL": tree.wheels.as_uri(), "UV_DEFAULT_INDEX": NOBODY, "UV_HTTP_RETRIES": "0"},
+    }
+    errors = tree.fails(PIP_NO_INDEX="", **index[told])
+    assert f"expected {told} to install the locked packages, got no connection to the package index" in errors
+    assert "PIP_INDEX_URL or UV_DEFAULT_INDEX" in errors
+
+
+@pytest.mark.parametrize(("package", "tool"), [("uv", "pip"), ("devthing", "uv")])
+def test_package_that_the_index_lacks_is_named(tree, package, tool):
+    next(tree.wheels.glob(f"{package}-*.whl")).unlink()
+    errors = tree.fails()
+    assert f"expected {tool} to install the locked packages, got a package index without a locked package" in errors
+
+
+def test_lock_without_uv_is_named(tree):
+    tree.lock("dev", tree.tools["pip"])
+    assert "expected uv in " in tree.fails()
+
+
+def test_mirror_that_pip_alone_was_told_of_is_uvs_too(tree):
+    """In a file: an index, and one more; none of them knows all packages."""
+    for name in ("first", "second"):
+        (tree.root / name).mkdir()
+    for path in tree.wheels.glob("*.whl"):
+        name = path.name.split("-")[0]
+        folder = tree.root / ("second" if name == "tiny" else "first") / name
+        folder.mkdir()
+        path.rename(folder / path.name)
+        (folder / "index.html").write_text(f'<a href="{path.name}">{path.name}</a>')
+    (tree.root / "pip.conf").write_text(
+        f"[global]\nindex-url = {NOBODY}\n[install]\nindex-url = {(tree.root / 'first').as_uri()}\n"
+        f"extra-index-url =\n  {(tree.root / 'second').as_uri()}\n"
+    )
+    quiet = {"PIP_NO_INDEX": "", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": str(tree.root / "pip.conf")}
+    seen, _ = tree.works(**quiet)
+    assert seen["installed"].items() >= {"tiny": "1.0", "devthing": "1.0"}.items()
+
+
+def test_what_pip_was_told_becomes_uvs_unless_uv_was_told():
+    listed = (
+        ":env:.find-links='a b'\n:env:.index-url='http://env'\nglobal.index-url='http://global'\n"
+        "global.retries='7'\ninstall.retries='8'\nwheel.timeout='1'\nglobal.no-index='true'\n"
+        "global.extra-index-url='\\nhttp://one\\nhttp://two'\nglobal.keyring-provider='import'\n"
+    )
+    settings = setup_uv.pip_settings(listed)
+    env, options = setup_uv.for_uv(settings, {"UV_INDEX_URL": "http://uv", "UV_OVERRIDE": "x", "HOME": "/h"})
+    env.pop("UV_SYSTEM_CERTS", None)  # where the machine has some
+    assert env == {
+        "HOME": "/h",
+        "UV_INDEX_URL": "http://uv",
+        "UV_INDEX": "http://one http://two",
+        "UV_FIND_LINKS": "a,b",
+        "UV_HTTP_RETRIES": "8",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+    }
+    assert options == ["--no-index"]
+    assert setup_uv.for_uv(setup_uv.pip_settings(listed), {})[0]["UV_DEFAULT_INDEX"] == "http://env"
+
+
+def test_cache_that_cannot_be_written_is_done_without(tree, tmp_path):
+    with mounted(tmp_path / "home", "size=1m", flags=1):  # 1: read-only
+        seen, _ = tree.works(HOME=str(tmp_path / "home"))
+    assert seen["installed"]["tiny"] == "1.0"
+    assert not (tree.root / ".venv/uv-cache").exists()
+
+
+def test_silence_is_broken(tree):
+    script = tree.root / "devtool/setup_env.py"
+    script.write_text(script.read_text().replace("REPORT_S = 30", "REPORT_S = 0.2"))
+    assert re.search(r"pip is at work \(\d+ s\)", tree.works()[1])
+
+
+def test_terminal_shows_uvs_progress(tree):
+    environment, (reader, writer) = tree.environment(TERM="xterm"), os.openpty()
+    fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("4H", 24, 40, 0, 0))
+    done = subprocess.run([tree.root / "bin/devtool"], env=environment, stdout=subprocess.PIPE, stderr=writer)
+    os.close(writer)
+    shown = b""
+    with contextlib.suppress(OSError):  # its end
+        while chunk := os.read(reader, 4096):
+            shown += chunk
+    os.close(reader)
+    assert done.returncode == 0, shown
+    assert re.search(rb"\x1b\[[\d;]*m.*Installed .* packages", shown), shown
+
+
+def test_file_system_without_programs_is_named(tree):
+    no_programs = 8
+    with mounted(tree.root / ".venv", "size=100m", flags=no_programs):
+        assert "bin/uv, which may not run\nhint: mount it without noexec" in tree.fails()
 
 
 def test_foreign_venv_is_not_touched(tree):
@@ -166,15 +272,15 @@ def test_venv_that_is_a_link_is_not_touched(tree, tmp_path):
 
 
 def test_full_disk_is_named_and_not_complete(tree):
-    tree.lock("cpu", write_wheel(tree.wheels, "tiny", "1.0", 1 << 24))
-    with mounted(tree.root / ".venv", "size=14m"):
+    tree.lock("cpu", write_wheel(tree.wheels, "tiny", "1.0", 1 << 26))
+    with mounted(tree.root / ".venv", "size=80m"):
         errors = tree.fails()
         assert "a full disk" in errors and "hint: free some space" in errors
         assert (tree.root / ".venv/stamp").read_text() == ""
 
 
 def test_read_only_tree_is_named(tmp_path):
-    with mounted(tmp_path / "mount", "size=14m") as libc:
+    with mounted(tmp_path / "mount", "size=100m") as libc:
         tree = Tree(tmp_path / "mount/tree")
         remount_read_only = 32 | 1
         assert libc.mount(b"tmpfs", str(tmp_path / "mount").encode(), b"tmpfs", remount_read_only, b"") == 0

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from devtool.building import build
 from devtool.building.build import Options
 from devtool.errors import DevtoolError
 from devtool.testing import run
@@ -111,7 +112,7 @@ def test_files_for_pytest_take_the_place_of_all_tests(tree, options, raw):
     other.write_text("def test_of_the_project(): pass\n")
     named = tree.run("test", "--device", "cpu", *options, "--", "kernels/tiny/test_tiny.py")
     assert named.stdout.splitlines()[-1] == f"{1 if raw else 3} passed, 0 failed, 0 skipped"
-    everything = tree.run("test", "--device", "cpu", *options)
+    everything = tree.run("test", "--device", "cpu", "-n", "1", *options)  # which names the files
     # simple_add's tests on XLA need a larger checkout.
     files = ["tests/test_other.py", "kernels/simple_add/test_simple_add.py", "kernels/tiny/test_tiny.py"]
     assert [file for file in files if f"\n{file} " in everything.stdout] == files[1 if raw else 0 :]
@@ -133,6 +134,25 @@ def test_raw_makes_the_raw_calls_and_nothing_else(tree):
     result = tree.run("test", "tiny", "--device", "cpu", "--raw")
     assert result.returncode == 0, result.stdout
     assert result.stdout.splitlines()[-1] == "1 passed, 0 failed, 0 skipped"
+
+
+def test_tests_of_an_op_on_the_cpu_compile_no_cuda_code_of_their_own_accord(tree):
+    """A CUDA compiler that is named and not there stops every build that wants it."""
+    wanted = {"PYXLA_CUDA": "auto", "CUDACXX": "/no/such/nvcc"}
+    write_test(tree, "def test_it(): pass")
+    named, everything = (tree.run("test", "--device", "cpu", *op, **wanted) for op in (["tiny"], []))
+    assert named.returncode == 0, named.stderr
+    assert everything.returncode == 1 and "/no/such/nvcc" in everything.stderr
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "off"), ("off", "off"), ("auto", "auto"), ("on", "on")])
+def test_tests_on_the_cpu_keep_the_cuda_code_of_an_earlier_build(monkeypatch, tmp_path, before, after):
+    monkeypatch.setattr(build.project, "build_folder", lambda sanitize: tmp_path)
+    monkeypatch.setattr(build, "run_lines", lambda *arguments: 0)  # CMake
+    if before:
+        build._configure(tmp_path, Options(before))
+    assert build.for_cpu(Options()) == Options(after)
+    assert build.for_cpu(Options("on")) == Options("on") and build.for_cpu(Options("off")) == Options("off")
 
 
 def test_gpu_sanitizer_on_the_cpu(tree):
