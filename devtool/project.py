@@ -35,8 +35,21 @@ def kernels() -> Path:
 
 
 def op_names() -> list[str]:
-    """All op folders: those that hold <folder>_ffi.cc, as the build sees them (kernels/CMakeLists.txt)."""
-    return sorted(p.parent.name for p in kernels().glob("*/*_ffi.cc") if p.name == f"{p.parent.name}_ffi.cc")
+    """All op folders: those that hold <folder>_ffi.cc or `implements`, as the build sees them (kernels/CMakeLists.txt)."""
+    ops = {p.parent.name for p in kernels().glob("*/*_ffi.cc") if p.name == f"{p.parent.name}_ffi.cc"}
+    return sorted(ops | implementations().keys())
+
+
+def implementations() -> dict[str, str]:
+    """Folder of an implementation -> the op that its file `implements` names."""
+    return {p.parent.name: p.read_text(encoding="utf-8").strip() for p in kernels().glob("[a-z]*/implements")}
+
+
+def with_implementations(folders: Sequence[str]) -> list[str]:
+    """These folders, each op before its implementations, each folder once."""
+    by_op = implementations()
+    together = [name for folder in folders for name in (folder, *(i for i in sorted(by_op) if by_op[i] == folder))]
+    return list(dict.fromkeys(together))
 
 
 def select_ops(where: str, names: Sequence[str]) -> list[str]:
