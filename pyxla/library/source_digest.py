@@ -50,9 +50,7 @@ def source_digest(kernels: Path, op: str) -> str | None:
     patterns = [pattern.format(op=op) for pattern in _PATTERNS]
     if implemented:
         patterns += [pattern.format(op=implemented) for pattern in _INHERITED]
-    names = {
-        p.relative_to(kernels).as_posix() for pattern in patterns for p in kernels.glob(pattern) if p.is_file()
-    }
+    names = {p.relative_to(kernels).as_posix() for pattern in patterns for p in kernels.glob(pattern) if p.is_file()}
     listing = "".join(
         f"{hashlib.sha256((kernels / name).read_bytes()).hexdigest()}  {name}\n" for name in sorted(names)
     )
