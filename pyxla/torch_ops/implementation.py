@@ -6,6 +6,7 @@ one they call. What `torch.ops.xla_gpu.<op>` itself calls is a choice of the pro
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 from pyxla.errors import ArgumentError, DefinitionError, mismatch
+from pyxla.library.find import KERNELS_PACKAGE
 from pyxla.library.source_digest import implemented_op
 from pyxla.op.arguments import Check
 from pyxla.torch_ops.custom_op import CustomOp, find_op
@@ -95,8 +97,6 @@ def implementation(file: str) -> Implementation:
     Raises:
         DefinitionError: no `implements`, a folder of another name, or a name that is taken.
     """
-    from pyxla.torch_ops.discovery import load_op
-
     folder = Path(file).resolve().parent
     op = implemented_op(folder.parent, folder.name)
     if op is None:
@@ -107,7 +107,7 @@ def implementation(file: str) -> Implementation:
     name = folder.name.removeprefix(f"{op}_")
     if name == folder.name or not name:
         raise DefinitionError(mismatch(folder.name, "folder", f"{op}_ and the implementation's name", folder.name))
-    load_op(op)
+    importlib.import_module(f"{KERNELS_PACKAGE}.{op}.{op}")
     return Implementation(find_op(op), name, folder.name)
 
 
