@@ -1,4 +1,4 @@
-"""paged_attention with FlashInfer's kernel for ragged batches as its device code.
+"""paged_attention_flashinfer: paged_attention with FlashInfer's kernel for ragged batches as its device code.
 
 It takes query and cache of bfloat16 or float16 and heads of 64 or 128. On XLA:CUDA the values that any new token of a
 sequence sees must be finite, because for its other tokens they are multiplied by zero; logits are to stay within 3e4;

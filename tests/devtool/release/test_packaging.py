@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 OPS = sorted(
     path.parent.name for path in ROOT.glob("kernels/*/*_ffi.cc") if not (path.parent / "implements").is_file()
 )
