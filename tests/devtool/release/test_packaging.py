@@ -15,9 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-OPS = sorted(
-    path.parent.name for path in ROOT.glob("kernels/*/*_ffi.cc") if not (path.parent / "implements").is_file()
-)
+OPS = sorted(path.parent.name for path in ROOT.glob("kernels/*/*_ffi.cc") if not (path.parent / "implements").is_file())
 
 # Only torch, torch_xla and the installed package. NaN where the op wrote nothing would fail the comparison.
 SCRIPT = """
