@@ -35,8 +35,21 @@ def kernels() -> Path:
 
 
 def op_names() -> list[str]:
-    """All op folders: those that hold <folder>_ffi.cc, as the build sees them (kernels/CMakeLists.txt)."""
-    return sorted(p.parent.name for p in kernels().glob("*/*_ffi.cc") if p.name == f"{p.parent.name}_ffi.cc")
+    """All folders that hold <folder>_ffi.cc or `implements`, as the build sees them (kernels/CMakeLists.txt)."""
+    ops = {p.parent.name for p in kernels().glob("*/*_ffi.cc") if p.name == f"{p.parent.name}_ffi.cc"}
+    return sorted(ops | implementations().keys())
+
+
+def implementations() -> dict[str, str]:
+    """Folder of an implementation -> the op that its file `implements` names."""
+    return {p.parent.name: p.read_text(encoding="utf-8").strip() for p in kernels().glob("[a-z]*/implements")}
+
+
+def with_implementations(folders: Sequence[str]) -> list[str]:
+    """These folders, each op before its implementations, each folder once."""
+    by_op = implementations()
+    together = [name for folder in folders for name in (folder, *(i for i in sorted(by_op) if by_op[i] == folder))]
+    return list(dict.fromkeys(together))
 
 
 def select_ops(where: str, names: Sequence[str]) -> list[str]:
@@ -55,8 +68,18 @@ def select_ops(where: str, names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names)) or known
 
 
+def op_of_folder(folder: str) -> str:
+    """What pyxla calls the op or the implementation of this folder: `rms_norm.triton` in rms_norm_triton."""
+    op = implementations().get(folder)
+    return f"{op}.{folder.removeprefix(f'{op}_')}" if op else folder
+
+
 def folder_of(op: str) -> str:
-    """The folder of an op: one of its name, else the one whose Python file defines a function of this name, else it."""
+    """The folder of an op: one of its name, else the one whose Python file defines a function of this name, else it.
+
+    `rms_norm.triton` has its own, rms_norm_triton.
+    """
+    op = op.replace(".", "_")
     defines = re.compile(rf"^def {re.escape(op)}\(", re.MULTILINE)
     folders = op_names()
     files = {folder: kernels() / folder / f"{folder}.py" for folder in folders if op not in folders}

@@ -1,18 +1,24 @@
-# One op folder -> $out/lib/lib<op>.so and its manifest, by kernels/CMakeLists.txt.
+# One folder of an op, or of an implementation of one -> $out/lib/lib<op>.so and its manifest, by
+# kernels/CMakeLists.txt.
 { pkgs, toolchain, triton, wrappedWheel, configured, version, cuda }:
 { op, kernels }:
 let
   inherit (pkgs) lib;
   folder = kernels + "/${op}";
   # Paths of their own: only what is compiled of the op and the recipe enter the hash. Editing one op rebuilds that one.
-  source = builtins.path {
-    name = op;
-    path = folder;
+  sourceOf = name: compiled: builtins.path {
+    inherit name;
+    path = kernels + "/${name}";
     filter = path: type:
-      let relative = builtins.replaceStrings [ "${toString folder}/" ] [ "" ] path; in
-      builtins.match ".*\\.(h|cuh|cc|cu)|triton_kernels\\.py|wrapped\\.json|vendor(/.*)?" relative != null
+      let relative = builtins.replaceStrings [ "${toString (kernels + "/${name}")}/" ] [ "" ] path; in
+      builtins.match compiled relative != null
       || type == "directory" && builtins.match "(.*/)?__pycache__" relative == null;
   };
+  source = sourceOf op ".*\\.(h|cuh|cc|cu)|triton_kernels\\.py|wrapped\\.json|implements|vendor(/.*)?";
+  # The op whose host code is compiled into an implementation's library.
+  implements = folder + "/implements";
+  implemented = lib.optionals (builtins.pathExists implements)
+    (builtins.match "([a-z0-9_]+)[[:space:]]*" (builtins.readFile implements));
   isTriton = builtins.pathExists (folder + "/triton_kernels.py");
   description = folder + "/wrapped.json";
   wrapped = if builtins.pathExists description then builtins.fromJSON (builtins.readFile description) else { };
@@ -34,9 +40,11 @@ pkgs.gcc12Stdenv.mkDerivation {
   buildPhase = ''
     cp -r --no-preserve=mode ${import ./recipe.nix} kernels
     cp -r --no-preserve=mode ${source} kernels/${op}
+    ${lib.concatMapStringsSep "\n" (name:
+      "cp -r --no-preserve=mode ${sourceOf name ".*\\.(h|cuh|cc)"} kernels/${name}") implemented}
     cp -r --no-preserve=mode ${configured} build
     cmake ${toolchain.cmakeFlags} ${lib.optionalString (isTriton && triton == null) "-DPYXLA_CUDA=OFF"} -S kernels -B build
-    cmake --build build
+    cmake --build build --target ${op}
   '';
   installPhase = ''
     mkdir -p $out/lib

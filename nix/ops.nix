@@ -1,5 +1,5 @@
-# The names of the ops: the folders of `kernels` that hold code. A name that cannot be one, or code without the file that
-# registers the op, is an error.
+# The names of the ops and their implementations: the folders of `kernels` that hold code. A name that cannot be one, or
+# code without the file that registers the op or names the one that is implemented, is an error.
 kernels:
 let
   entries = builtins.readDir kernels;
@@ -18,7 +18,7 @@ let
         flake: kernels/${name}: expected a name of lower-case letters, digits and _ that is none of ${toString reserved}, got it
 
         hint: git mv kernels/${name} kernels/<another name>''
-    else if ! builtins.pathExists (kernels + "/${name}/${name}_ffi.cc") then
+    else if ! builtins.any (file: builtins.pathExists (kernels + "/${name}/${file}")) [ "${name}_ffi.cc" "implements" ] then
       throw ''
         flake: kernels/${name}: expected ${name}_ffi.cc, which registers the op, got none
 

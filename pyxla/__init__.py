@@ -27,6 +27,7 @@ from pyxla.spmd.shard import shard
 from pyxla.sync import drain_errors, sync
 from pyxla.torch_ops.custom_op import CustomOp, custom_op, find_op
 from pyxla.torch_ops.discovery import load_all as _load_all
+from pyxla.torch_ops.implementation import Implementation, chosen_implementation, implementation, use_implementation
 
 __all__ = [
     "ArgumentError",
@@ -35,6 +36,7 @@ __all__ = [
     "Check",
     "CustomOp",
     "DefinitionError",
+    "Implementation",
     "Inspection",
     "LibraryError",
     "PyxlaError",
@@ -43,16 +45,19 @@ __all__ = [
     "assert_no_copies",
     "assert_no_fallback",
     "assert_no_recompilation",
+    "chosen_implementation",
     "compiled_for",
     "custom_op",
     "drain_errors",
     "export",
     "find_op",
+    "implementation",
     "inspect",
     "inspecting",
     "load_artifact",
     "shard",
     "sync",
+    "use_implementation",
 ]
 
 _load_all()

@@ -14,7 +14,7 @@ from pathlib import Path
 from torch_xla.experimental.plugins import DevicePlugin
 
 from pyxla.errors import PyxlaError, mismatch
-from pyxla.library.find import op_names
+from pyxla.library.find import implementations, op_names
 from pyxla.library.register import register_preloaded
 from pyxla.pjrt import c_api, cuda_plugin
 from pyxla.pjrt.platform import requested_device
@@ -37,7 +37,7 @@ class Plugin(DevicePlugin):
         cuda = requested_device() == "CUDA"
         if cuda:
             _prepare_cuda()
-        known = set(op_names())
+        known = {*op_names(), *implementations()}
         for library in register_preloaded("CUDA" if cuda else "Host"):
             op = library.table.op
             if op not in known:

@@ -33,6 +33,8 @@ def pytest_configure(config) -> None:
     # For ops outside this checkout, whose settings do not name the marker.
     config.addinivalue_line("markers", "slow: devtool test leaves it out, devtool test --all does not")
     os.environ["PJRT_DEVICE"] = config.getoption("--device").upper()
+    # A test says itself which implementation it is of.
+    os.environ.pop("PYXLA_IMPLEMENTATION", None)
     from pyxla import hlo
 
     # A worker of pytest-xdist has its parent's XLA_FLAGS: in one folder each would see the others' modules.
@@ -45,6 +47,8 @@ def pytest_collection_modifyitems(config, items) -> None:
     from pyxla import testing
 
     checks = [(item, *_check_and_case(item)) for item in items]
+    if config.getoption("--device") == "cpu":
+        _keep_smoke_cases([(item, case) for item, _, case in checks if case and _is_of_implementation(item)])
     if config.getoption("--raw"):
         items[:] = [item for item, check, _ in checks if check is testing.check_raw]
         config.hook.pytest_deselected(items=[item for item, check, _ in checks if check is not testing.check_raw])
@@ -88,6 +92,22 @@ def pytest_sessionfinish(session) -> None:
     path = session.config.getoption("--pyxla-records")
     if path and not hasattr(session.config, "workerinput"):
         Path(path).write_text(json.dumps({"device": _device(), "checks": _records}))
+
+
+def _is_of_implementation(item) -> bool:
+    return (item.path.parent / "implements").is_file()
+
+
+def _keep_smoke_cases(items) -> None:
+    """Marks as slow, in the tests of implementations, all cases but the first one of each dtype of the first tensor.
+
+    On the CPU an implementation's handler is compiled from the op's host code, whose own tests run all cases.
+    """
+    smoke: dict[tuple, Case] = {}
+    for item, case in items:
+        dtype = next(value[0] for _, value in _form(case) if isinstance(value, tuple))
+        if smoke.setdefault((item.parent.nodeid, dtype), case) is not case:
+            item.add_marker(pytest.mark.slow)
 
 
 def _check_and_case(item) -> tuple[Callable | None, Case | None]:

@@ -12,7 +12,7 @@ import click
 
 from devtool.bench.table import duration
 from devtool.errors import DevtoolError
-from devtool.records.run_file import OURS, Case, Run
+from devtool.records.run_file import Case, Run, is_ours
 
 # Of a two-sided 99 % interval: a run has some fifty ratios, and one in twenty of these would be wrong by chance.
 _QUANTILE = 2.576
@@ -133,7 +133,7 @@ def print_ratios(ratios: Sequence[Ratio], before: Run, now: Run) -> None:
     for ratio in ratios:
         interval = f"{ratio.low:.2f} to {ratio.high:.2f}"
         cells = (duration(ratio.before), duration(ratio.now), f"{ratio.value:.2f}", interval, ratio.verdict)
-        style = "bold red" if ratio.verdict == "slower" and ratio.layer in OURS else ""
+        style = "bold red" if ratio.verdict == "slower" and is_ours(ratio.layer) else ""
         table.add_row("" if ratio.case == last else ratio.case, ratio.layer, *(Text(c, style=style) for c in cells))
         last = ratio.case
     Console(width=None if sys.stdout.isatty() else 120).print(table)
@@ -145,7 +145,7 @@ def print_ratios(ratios: Sequence[Ratio], before: Run, now: Run) -> None:
 
 def require_no_regression(ratios: Sequence[Ratio]) -> None:
     """Raises DevtoolError if a layer of ours is slower beyond the noise; a peer may be."""
-    worse = [r for r in ratios if r.verdict == "slower" and r.layer in OURS]
+    worse = [r for r in ratios if r.verdict == "slower" and is_ours(r.layer)]
     if worse:
         listed = ", ".join(f"{r.case} {r.layer} {r.value:.2f} ({r.low:.2f} to {r.high:.2f})" for r in worse)
         message = f"bench: --compare: expected no layer to take longer than the noise explains, got {listed}"
@@ -164,7 +164,11 @@ def _lost(before: Run, now: Run) -> list[str]:
         if old.op in ops and new is None:
             lost.append(f"{old.op} {old.name}")
         elif new is not None:
-            lost += [f"{old.op} {old.name} {name}" for name in OURS if old.layer(name) and not new.layer(name)]
+            lost += [
+                f"{old.op} {old.name} {la.name}"
+                for la in old.layers
+                if is_ours(la.name) and la.seconds and not new.layer(la.name)
+            ]
     return lost
 
 

@@ -17,7 +17,7 @@ from devtool import project
 from devtool.bench.table import duration, rate
 from devtool.errors import DevtoolError, error_from
 from devtool.files import write_atomic
-from devtool.records.run_file import OURS, Case, Run, parse_run, read_run, write_run
+from devtool.records.run_file import Case, Run, is_ours, parse_run, read_run, write_run
 
 # What the command writes stands between these lines of docs/measurements.md.
 BEGIN, END = "<!-- devtool bench --table -->", "<!-- end of table -->"
@@ -94,20 +94,28 @@ def markdown(runs: Sequence[Run]) -> Iterator[str]:
         yield "|---|---|---|---|---|---|"
         for run in own:
             for case in run.cases:
-                yield f"| {case.op} | {case.name} | " + " | ".join(_cells(case)) + " |"
+                for implementation in ("", *_implementations(case)):
+                    op = f"{case.op}.{implementation}" if implementation else case.op
+                    yield f"| {op} | {case.name} | " + " | ".join(_cells(case, implementation)) + " |"
         yield ""
         yield from _runs(own)
         yield ""
 
 
-def _cells(case: Case) -> Iterable[str]:
-    """Time of a call, its share of the rate, time in a row of calls, and of each baseline that was timed."""
-    raw, step = case.layer("raw"), case.layer("raw step")
+def _implementations(case: Case) -> list[str]:
+    """Names of the implementations that were timed beside the op."""
+    return [layer.name.removesuffix(" raw") for layer in case.layers if layer.name.endswith(" raw") and layer.seconds]
+
+
+def _cells(case: Case, implementation: str) -> Iterable[str]:
+    """Time of a call, its share of the rate, time in a row of calls, and of each baseline, in the op's own row."""
+    raw, step = (case.layer(f"{implementation} {name}".strip()) for name in ("raw", "raw step"))
     yield duration(raw.median) if raw else ""
     unit = "copy" if case.bound == "copy" else "matrix"
     yield f"{case.floor / raw.median:.0%} of {unit}" if raw else ""
     yield duration(step.median) if step else ""
-    yield ", ".join(f"{la.name} {duration(la.median)}" for la in case.layers if la.seconds and la.name not in OURS)
+    baselines = [la for la in case.layers if la.seconds and not is_ours(la.name) and not implementation]
+    yield ", ".join(f"{la.name} {duration(la.median)}" for la in baselines)
 
 
 def _runs(runs: Sequence[Run]) -> Iterator[str]:
@@ -124,7 +132,7 @@ def _runs(runs: Sequence[Run]) -> Iterator[str]:
 
 def _layers(runs: Sequence[Run]) -> str:
     names = {layer.name for run in runs for case in run.cases for layer in case.layers}
-    groups = {"raw": "raw" in names, "xla": "xla step" in names, "peers": bool(names - set(OURS))}
+    groups = {"raw": "raw" in names, "xla": "xla step" in names, "peers": not all(map(is_ours, names))}
     return "" if all(groups.values()) else "".join(f"--layer {name} " for name, timed in groups.items() if timed)
 
 

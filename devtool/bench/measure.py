@@ -28,7 +28,7 @@ class Selection:
     """What to measure.
 
     Attributes:
-        ops: op folders; none: all of them.
+        ops: op folders, or those of implementations, each timed beside its op; none: all of them.
         cases: names of benches; none: all of them.
         layers: "raw", "xla", "peers"; none: all of them.
         device: "auto", "cpu", "cuda".
@@ -54,14 +54,15 @@ def measure(selection: Selection, options: Options, on_device: Callable[[dict], 
         DevtoolError: no such op, bench or device, a failed build, or a measuring process that failed.
     """
     reader = _Reader(on_device)
-    sources = {op: fingerprint(op) for op in project.select_ops("bench", selection.ops)}
+    sources = {folder: fingerprint(folder) for folder in _folders(selection)}
     _measure(selection, options, reader, [])
     if not reader.plan:
         _no_benches(selection)
     if reader.document is None:
         raise DevtoolError("bench: measurement: expected a run, got none", "look at what is printed above")
     measured = {case["op"] for case in reader.document["cases"]}
-    reader.document["sources"] = {op: digest for op, digest in sources.items() if op in measured}
+    of = project.implementations()
+    reader.document["sources"] = {f: digest for f, digest in sources.items() if of.get(f, f) in measured}
     return parse_run(reader.document)
 
 
@@ -97,7 +98,7 @@ def _measure(selection: Selection, options: Options | None, reader: _Reader, ext
     device = pick_device("bench", selection.device)
     environment = dict(os.environ)
     if options is not None:
-        environment["LD_PRELOAD"] = preload("bench", build_ops(ops, options))
+        environment["LD_PRELOAD"] = preload("bench", build_ops(_folders(selection), options))
     command = [sys.executable, "-P", "-m", "pyxla.benchmark", *ops, "--device", device]
     command += ["--rounds", str(selection.rounds), *extra]
     command += [word for name in selection.cases for word in ("--case", name)]
@@ -124,6 +125,12 @@ def _require_end(status: int, reader: _Reader, said: IO[str]) -> None:
     if status < 0:
         hint = "devtool test --sanitize address finds reads and writes out of bounds"
     raise DevtoolError(f"bench: {reader.doing}: the measuring process {how_it_ended(status)}", hint)
+
+
+def _folders(selection: Selection) -> list[str]:
+    """The ops that are timed, and the implementations beside them: all of an op that is named, or those named."""
+    named, of = project.select_ops("bench", selection.ops), project.implementations()
+    return list(dict.fromkeys([*(of.get(folder, folder) for folder in named), *project.with_implementations(named)]))
 
 
 def _no_benches(selection: Selection) -> None:

@@ -13,18 +13,23 @@ from devtool import project
 
 
 def inventory() -> list[dict[str, Any]]:
-    """One entry per op folder: op, schema, state, reason, targets, platforms, architectures, compiler, library.
+    """One entry per op folder: op, implements, schema, state, reason, targets, platforms, architectures, compiler,
+    library.
 
-    What only a library tells is empty where there is none that can be read; `reason` says why it is not built.
+    `implements` is the op of an implementation, whose entry comes after the op's, or None. What only a library tells is
+    empty where there is none that can be read; `reason` says why it is not built.
     """
     import torch
 
     import pyxla  # noqa: F401 - defines the ops
 
-    entries = []
-    for op in project.op_names():
-        packet = getattr(torch.ops.xla_gpu, op, None)
-        entries.append({"op": op, "schema": str(packet.default._schema) if packet else None} | library_state(op))
+    entries, implements = [], project.implementations()
+    ops = [folder for folder in project.op_names() if folder not in implements]
+    for folder in dict.fromkeys([*project.with_implementations(ops), *implements]):
+        op, _, implementation = project.op_of_folder(folder).partition(".")
+        overload = getattr(getattr(torch.ops.xla_gpu, op, None), implementation or "default", None)
+        schema = str(overload._schema) if overload else None
+        entries.append({"op": folder, "implements": implements.get(folder), "schema": schema} | library_state(folder))
     return entries
 
 
@@ -73,7 +78,7 @@ def print_inventory(entries: Sequence[dict[str, Any]]) -> None:
         table.add_column(title)
     for entry in entries:
         table.add_row(
-            entry["op"],
+            f"  {entry['op']}" if entry["implements"] else entry["op"],
             ", ".join(entry["targets"]) or "-",
             ", ".join(entry["platforms"]) or "-",
             entry["state"],

@@ -63,6 +63,8 @@ def hlo(
         project.select_ops("hlo", [folder])
         if not list_cases:
             build_ops([folder], Options(cuda))
+        # The folder of an implementation names it too.
+        target = project.op_of_folder(folder) if folder in project.implementations() else target
         cases = load_cases(target, folder)
         if list_cases:
             for case in cases:

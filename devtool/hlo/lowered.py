@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from devtool import project
 from devtool.errors import MISUSED, DevtoolError, unknown
 from devtool.hlo.xla_flags import dumping
 
@@ -23,11 +24,12 @@ def load_cases(op_name: str, folder: str) -> list[Any]:
     """The cases of an op of this folder, at least one."""
     # Before torch_xla is imported: it guesses otherwise, and says so.
     os.environ.setdefault("PJRT_DEVICE", "CPU")
-    wanted = f"kernels/{folder}/cases.py"
+    home = project.implementations().get(folder, folder)
+    wanted = f"kernels/{home}/cases.py"
     try:
-        importlib.import_module(f"pyxla_kernels.{folder}.cases")
+        importlib.import_module(f"pyxla_kernels.{home}.cases")
     except ModuleNotFoundError as error:
-        if error.name != f"pyxla_kernels.{folder}.cases":
+        if error.name != f"pyxla_kernels.{home}.cases":
             raise
         hint = "copy kernels/simple_add/cases.py and adapt it"
         raise DevtoolError(f"hlo: {op_name}: expected {wanted}, got none", hint) from None

@@ -19,6 +19,11 @@ SCHEMA = 1
 OURS = ("raw", "raw step", "xla step")
 
 
+def is_ours(layer: str) -> bool:
+    """Whether it is one of these, or one of an implementation's: "triton raw"."""
+    return layer in OURS or layer.endswith(tuple(f" {name}" for name in OURS))
+
+
 @dataclass(frozen=True)
 class Layer:
     """A layer of a bench.

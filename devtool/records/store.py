@@ -54,10 +54,12 @@ def folder() -> Path:
 def fingerprint(op: str) -> str:
     """SHA-256 over what a test or a bench of the op depends on: its files and those that ops share, notes apart.
 
-    More than pyxla.library.source_digest, which is of the library alone.
+    More than pyxla.library.source_digest, which is of the library alone. Of an implementation with its op's files.
     """
     kernels, total = project.kernels(), hashlib.sha256()
-    found = [path for files in (f"{op}/**/*", "common/**/*", "_*/**/*", "cmake/*") for path in kernels.glob(files)]
+    own = dict.fromkeys((op, project.implementations().get(op, op)))
+    shared = ("common/**/*", "_*/**/*", "cmake/*")
+    found = [path for files in (*(f"{folder}/**/*" for folder in own), *shared) for path in kernels.glob(files)]
     for path in sorted([*found, kernels / "CMakeLists.txt"]):
         if path.is_file() and path.suffix not in (".md", ".pyc"):
             total.update(f"{path.relative_to(kernels).as_posix()}\0".encode())

@@ -98,8 +98,9 @@ def _hlo(op: str) -> dict[str, Any]:
     from devtool.hlo.lowered import inspect_case, load_cases
     from devtool.hlo.svg import draw
 
-    cases = load_cases(op, op)
-    _, seen = inspect_case(op, cases[0])
+    name = project.op_of_folder(op)
+    cases = load_cases(name, op)
+    _, seen = inspect_case(name, cases[0])
     picture, left_out = draw(seen.modules, "after")
     return {
         "case": cases[0].name,

@@ -75,7 +75,7 @@ def speed_views(op: str, runs: Sequence[Run], sources: str) -> list[dict[str, An
 
 
 def _speed(op: str, run: Run, sources: str) -> dict[str, Any]:
-    shares = [(share, case.name) for case in run.cases if (share := _share(case)) is not None]
+    shares = [(share, case.name) for case in run.cases if (share := _share(case, op)) is not None]
     names = layer_names(run.cases)
     label = f"Roofline of {len(run.cases)} cases on {run.device}; the table below has the numbers"
     return {
@@ -102,13 +102,13 @@ def history_view(op: str, runs: Sequence[Run], sources: str) -> list[dict[str, A
     series: dict[tuple[str, str], list[tuple[Run, Case]]] = {}
     for run in _of(op, runs):
         for case in run.cases:
-            if case.layer("raw"):
+            if case.layer(_raw(op)):
                 series.setdefault((run.device, case.name), []).append((run, case))
     return [_series(op, *key, found, sources) for key, found in series.items()]
 
 
 def _series(op: str, device: str, case: str, found: Sequence[tuple[Run, Case]], sources: str) -> dict[str, Any]:
-    shares = [_share(each) for _, each in found]
+    shares = [_share(each, op) for _, each in found]
     percent = ", ".join(f"{share:.0%}" for share in shares)
     return {
         "case": case,
@@ -119,8 +119,8 @@ def _series(op: str, device: str, case: str, found: Sequence[tuple[Run, Case]], 
         "runs": [
             {
                 "date": _date(run.document["date"]),
-                "time": duration(each.layer("raw").median),
-                "spread": f"{each.layer('raw').spread:.0%}",
+                "time": duration(each.layer(_raw(op)).median),
+                "spread": f"{each.layer(_raw(op)).spread:.0%}",
                 "share": f"{share:.0%}",
                 "sources": "as now" if _sources(run, op) == sources else (_sources(run, op) or "unknown")[:8],
             }
@@ -161,17 +161,26 @@ def _kernel(kernel: Kernel) -> dict[str, Any]:
 
 
 def _of(op: str, runs: Sequence[Run]) -> list[Run]:
-    """The runs with a case of this op, each without the cases of others."""
-    own = [dataclasses.replace(run, cases=tuple(case for case in run.cases if case.op == op)) for run in runs]
+    """The runs with a case of this op, each without the cases of others; of an implementation those that timed it."""
+    timed = project.implementations().get(op, op)
+    own = [dataclasses.replace(run, cases=tuple(case for case in run.cases if case.op == timed)) for run in runs]
+    if timed != op:
+        own = [run for run in own if any(case.layer(_raw(op)) for case in run.cases)]
     return [run for run in own if run.cases]
+
+
+def _raw(op: str) -> str:
+    """The layer that is the raw call of an op, or of the implementation of this folder: "triton raw"."""
+    _, _, implementation = project.op_of_folder(op).partition(".")
+    return f"{implementation} raw".strip()
 
 
 def _sources(run: Run, op: str) -> str | None:
     return run.document.get("sources", {}).get(op)
 
 
-def _share(case: Case) -> float | None:
-    raw = case.layer("raw")
+def _share(case: Case, op: str) -> float | None:
+    raw = case.layer(_raw(op))
     return case.floor / raw.median if raw else None
 
 

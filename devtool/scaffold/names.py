@@ -33,6 +33,8 @@ torch_python xla
 # What an op's Python files and torch.ops.xla_gpu call so already.
 _TAKEN_OPS = "accumulation_dtype bad check custom_op list name pytest pyxla std testing tuple"
 _FUNCTIONAL = "_functional"
+# What the Python files of an implementation use, and the attributes of an op in torch.ops.
+_TAKEN_IMPLEMENTATIONS = "implementation name op overloads pytest pyxla testing"
 # What the functions of an op's files call so. A test gives an argument every other name that the templates contain.
 _TAKEN_ARGUMENTS = """
 accumulation_dtype blend check cuda_stream element_count factor ffi i int64_t len params piece_begin piece_end pyxla
@@ -55,6 +57,13 @@ def op_problem(name: str) -> str | None:
     if name.endswith(_FUNCTIONAL):
         return f"a name without {_FUNCTIONAL} at its end, which names the functional form of an in-place op"
     return None
+
+
+def implementation_problem(name: str) -> str | None:
+    """What the name of an implementation is expected to be, or None if it is."""
+    if problem := _word_problem(name):
+        return problem
+    return "a name that its folder's files do not use" if name in _TAKEN_IMPLEMENTATIONS.split() else None
 
 
 def argument_problem(name: str) -> str | None:

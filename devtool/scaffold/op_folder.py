@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -19,9 +20,19 @@ from devtool.scaffold.names import op_problem
 from devtool.scaffold.schema import Schema
 from devtool.scaffold.stub import Op
 
+if TYPE_CHECKING:
+    from devtool.scaffold.implementation import Implementation
+
 _TEMPLATES = Path(__file__).parent / "template"
 # Route -> the folders whose templates make up the op's folder.
-_FOLDERS = {"cuda": ("op", "cuda"), "triton": ("op", "triton"), "wrap": ("op", "cuda", "wrap")}
+_FOLDERS = {
+    "cuda": ("op", "cuda"),
+    "triton": ("op", "triton"),
+    "wrap": ("op", "cuda", "wrap"),
+    "copied implementation": ("implementation",),
+    "cuda implementation": ("implementation", "implementation_cuda"),
+    "triton implementation": ("implementation", "implementation_triton"),
+}
 # What a Triton kernel takes none of.
 _NO_NUMBERS = ("str", "int[]", "float[]")
 
@@ -33,6 +44,8 @@ def check_name(name: str) -> None:
     folder = project.kernels() / name
     if folder.exists() or folder.is_symlink():
         hint = f"take another name, or remove the folder: rm -r {folder}"
+        if (folder / f"{name}_ffi.cc").is_file():
+            hint = f"take another name; devtool new-op {name} --route triton adds an implementation of it"
         raise DevtoolError(f"new-op: NAME: expected a name that is free, got {name!r}: {folder} exists", hint, MISUSED)
 
 
@@ -45,7 +58,7 @@ def check_route(route: str, schema: Schema) -> None:
             raise DevtoolError(message, "pass it as numbers, or take --route cuda", MISUSED)
 
 
-def write_op(op: Op) -> Path:
+def write_op(op: Op | Implementation) -> Path:
     """Writes kernels/<op>/ and returns it. If anything fails, nothing is left behind.
 
     Raises:
@@ -65,8 +78,8 @@ def write_op(op: Op) -> Path:
 
 
 @contextmanager
-def rendered(op: Op, beside: Path | None) -> Iterator[Path]:
-    """A folder with the files of a new op, removed at the end unless it was renamed.
+def rendered(op: Op | Implementation, beside: Path | None) -> Iterator[Path]:
+    """A folder with the files of a new op or implementation, removed at the end unless it was renamed.
 
     Args:
         beside: where to make it; None is the system's place for temporary files.
@@ -84,9 +97,9 @@ def rendered(op: Op, beside: Path | None) -> Iterator[Path]:
             name = template.name.removesuffix(".jinja").replace("NAME", op.name)
             source = template.relative_to(_TEMPLATES).as_posix()
             (folder / name).write_text(environment.get_template(source).render(op=op))
-        if op.wrapped:
-            (folder / "vendor").mkdir()
-            shutil.copyfile(op.wrapped.path, folder / "vendor" / op.wrapped.file)
+        for path, name in op.copies.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, folder / name)
         _format(folder)
         yield folder
 

@@ -119,6 +119,8 @@ class Op:
     def __init__(self, name: str, schema: Schema, route: str = "cuda", wrapped: Wrapped | None = None):
         self.route = route
         self.wrapped = wrapped
+        # Files that it begins with -> their names in the folder.
+        self.copies = {wrapped.path: f"vendor/{wrapped.file}"} if wrapped else {}
         self.name = name
         self.schema = schema
         self.camel = "".join(part.capitalize() for part in name.split("_"))

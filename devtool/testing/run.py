@@ -55,7 +55,8 @@ def run_tests(
     """Builds the ops, runs their tests (all tests if no op is named), prints the table; returns the exit status.
 
     Args:
-        names: ops; none means all of them, and the tests of the project itself.
+        names: ops, each with its implementations, or folders of implementations; none means all of them, and the tests
+            of the project itself.
         device: "cpu", "cuda" or "auto".
         options: how to build. The tests of ops on the CPU need no CUDA code; all tests together also look at that.
         arguments: for pytest.
@@ -70,11 +71,11 @@ def run_tests(
         DevtoolError: no such op, no test file, no such device, a failed build, a crash of pytest, or
             something that compute-sanitizer found.
     """
-    ops = project.select_ops("test", names)
+    ops = project.with_implementations(project.select_ops("test", names))
     sanitizer = _gpu_sanitizer(gpu_sanitizer, device) if gpu_sanitizer else []
     raw = raw or bool(sanitizer)
     # Without one of them pytest takes the files among `arguments`, else its own setting: all tests.
-    files = [_tests_of(name) for name in names] or (["-o", "testpaths=kernels"] if raw else [])
+    files = [_tests_of(op) for op in ops if names] or (["-o", "testpaths=kernels"] if raw else [])
     device = pick_device("test", "cuda" if gpu_sanitizer else device)
     if processes is None:
         processes = 1 if names or arguments or raw or device == "cuda" else min(4, len(os.sched_getaffinity(0)))

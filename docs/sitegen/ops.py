@@ -19,9 +19,9 @@ def write(site: Site) -> None:
     rows = ""
     for folder in site.ops():
         ops = declared(folder)
-        about = inspect.getdoc(importlib.import_module(f"pyxla_kernels.{folder}.{folder}")).partition("\n")[0]
+        about, _, more = inspect.getdoc(importlib.import_module(f"pyxla_kernels.{folder}.{folder}")).partition("\n")
         rows += f"| [{folder}]({folder}.md) | {about.partition(': ')[2]} |\n"
-        site.write(f"ops/{folder}.md", _page(site, folder, ops, about))
+        site.write(f"ops/{folder}.md", _page(site, folder, ops, about, more))
     listed = f"# Ops\n\n| op | what it computes |\n|---|---|\n{rows}"
     site.write("ops/index.md", listed + "\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n")
 
@@ -33,11 +33,16 @@ def declared(folder: str) -> list:
     return sorted((op for op in _ops.values() if op.library == folder), key=lambda op: (op.name != folder, op.name))
 
 
-def _page(site: Site, folder: str, ops: list, about: str) -> str:
+def _page(site: Site, folder: str, ops: list, about: str, more: str) -> str:
+    from pyxla import Implementation
+
     page = f"ops/{folder}.md"
     parts = [f"# {folder}\n\n{_sentence(about)}\n"]
-    parts += [_reference(op) for op in ops]
-    parts += _tables(folder)
+    if isinstance(ops[0], Implementation):
+        parts += [more.strip() + "\n", _implementation(ops[0])]
+    else:
+        parts += [_reference(op) for op in ops]
+        parts += _tables(folder)
     notes = f"kernels/{folder}/NOTES.md"
     if (site.root / notes).is_file():
         text = re.sub(r"^#", "##", (site.root / notes).read_text(), flags=re.MULTILINE)
@@ -49,6 +54,16 @@ def _page(site: Site, folder: str, ops: list, about: str) -> str:
 def _sentence(about: str) -> str:
     text = about.partition(": ")[2]
     return text[:1].upper() + text[1:]
+
+
+def _implementation(op) -> str:
+    """How it is called; the rest is said of its op."""
+    return (
+        f"It is an implementation of [{op.op.name}]({op.op.library}.md): arguments, results, errors, cases and benches "
+        f"are those of that page.\n\n- One call: `torch.ops.xla_gpu.{op.name}(...)`\n"
+        f"- The process: `PYXLA_IMPLEMENTATION={op.name.replace('.', '=')}`, or "
+        f"`pyxla.use_implementation({op.op.name!r}, {op.name.partition('.')[2]!r})`\n- Custom call: `{op.target}`\n"
+    )
 
 
 def _reference(op) -> str:

@@ -50,7 +50,8 @@ class Site:
 
     def ops(self) -> list[str]:
         """The op folders."""
-        return sorted(path.parent.name for path in self.root.glob("kernels/*/*_ffi.cc"))
+        marks = ("*_ffi.cc", "implements")
+        return sorted({path.parent.name for mark in marks for path in self.root.glob(f"kernels/*/{mark}")})
 
     def document(self, source: str) -> str:
         """A Markdown file of the checkout, its links changed to those of the site."""

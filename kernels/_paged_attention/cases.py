@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from pyxla_kernels._paged_attention.batches import ROUNDED_WEIGHTS, arguments, integers, torch_attention
 
+from pyxla.op.arguments import dtype_name
 from pyxla.testing import BadInput, Case
 
 F32, BF16, F16, F8 = torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn
@@ -75,9 +76,30 @@ def shared_prefix(dtype: torch.dtype) -> Case:
 
     roundings = ROUNDED_WEIGHTS.get(dtype)
     return Case(
-        "shared-prefix", "block ids repeat across sequences", build, peer=torch_attention, cuda_roundings=roundings
+        f"shared-prefix-{dtype_name(dtype)}",
+        "block ids repeat across sequences",
+        build,
+        peer=torch_attention,
+        cuda_roundings=roundings,
     )
 
+
+# What tensor cores compute in 16 bits alone, and whoever computes it cuts into tiles of rows and of keys.
+TILES = [
+    batch("d-128-ragged", "tiles whose last rows are short, in heads of 128", RAGGED, BF16, d=128, padding=(3, 2)),
+    batch("d-128-cap-window", "the cap comes before the mask", RAGGED, F16, d=128, soft_cap=2.0, sliding_window=20),
+    batch("d-128-prefill", "several tiles of rows, the diagonal across them", ((180, 180), (70, 300)), F16, d=128),
+    batch("prefill-cap-window", "the same with both options", ((180, 180),), BF16, soft_cap=5.0, sliding_window=50),
+    batch("decode", "one row a sequence: warps share the keys", ((1, 70), (1, 1), (1, 300), (0, 9)), BF16),
+    batch("d-128-decode", "as above", ((1, 70), (1, 1), (1, 300), (0, 9)), F16, d=128, padding=(1, 3)),
+    batch("decode-cap", "as above, with the cap", ((1, 70), (1, 300)), F16, soft_cap=1.0),
+    batch("group-20", "a token's rows lie in two tiles of 16", ((1, 70), (1, 33)), BF16, heads=(20, 1)),
+    batch("scale-small", "a mask that is no sum with a scaled logit", RAGGED, F16, scale=1e-6),
+    batch("scale-negative-bf16", "the largest logit belongs to the smallest product", RAGGED, BF16, scale=-0.2),
+    batch("window-1-f16", "a tile in which each row sees one key, its own", RAGGED, F16, sliding_window=1),
+    batch("merged-bf16", "the cache's last dimensions merged", RAGGED, BF16, merged=True),
+    batch("padding-only-f16", "num_seqs 0: no tile has a row", (), F16, padding=(4, 3)),
+]
 
 BATCHES = [
     *(
@@ -169,6 +191,7 @@ BATCHES = [
     batch("no-new-tokens", "sequences alone, no row", ((0, 0), (0, 20)), F32),
     batch("padding-only", "num_seqs 0: every row is zero", (), F32, padding=(4, 3)),
     batch("empty-batch", "no sequence, no row", (), BF16),
+    *TILES,
 ]
 
 

@@ -11,7 +11,7 @@
 
 namespace pyxla {
 
-/** The op's name, for messages, then its arguments in the order of the schema; absent what the op does not take. */
+/** The op's name, for messages, then its arguments in the order of the schema. */
 struct PagedAttentionArguments {
   const char* op;
   ffi::AnyBuffer query, kv_cache, context_lens, block_tables, query_start_loc, num_seqs;
@@ -206,16 +206,22 @@ inline ffi::Error CheckPagedAttentionValues(const char* op, const PagedAttention
   return ffi::Error::Success();
 }
 
-/** Binds the tensors that every op takes, behind its results. */
+/** Binds the arguments, behind the results. */
 template <typename Binding>
-auto BindPagedAttentionTensors(Binding&& binding) {
+auto BindPagedAttentionArguments(Binding&& binding) {
   return std::move(binding)
-      .template Arg<ffi::AnyBuffer>()   // query
-      .template Arg<ffi::AnyBuffer>()   // kv_cache
-      .template Arg<ffi::AnyBuffer>()   // context_lens
-      .template Arg<ffi::AnyBuffer>()   // block_tables
-      .template Arg<ffi::AnyBuffer>()   // query_start_loc
-      .template Arg<ffi::AnyBuffer>();  // num_seqs
+      .template Arg<ffi::AnyBuffer>()                 // query
+      .template Arg<ffi::AnyBuffer>()                 // kv_cache
+      .template Arg<ffi::AnyBuffer>()                 // context_lens
+      .template Arg<ffi::AnyBuffer>()                 // block_tables
+      .template Arg<ffi::AnyBuffer>()                 // query_start_loc
+      .template Arg<ffi::AnyBuffer>()                 // num_seqs
+      .template Arg<std::optional<ffi::AnyBuffer>>()  // alibi_slopes
+      .template Arg<std::optional<ffi::AnyBuffer>>()  // sinks
+      .template Arg<std::optional<ffi::AnyBuffer>>()  // kv_scales
+      .template Attr<double>("scale")
+      .template Attr<std::optional<int64_t>>("sliding_window")
+      .template Attr<std::optional<double>>("soft_cap");
 }
 
 /** The workspace has as many bytes as the CUDA function needs: another program may have built the call. */

@@ -1,4 +1,4 @@
-// out[r][i] = x[r][i] / sqrt(mean_i(x[r][i]^2) + eps) * weight[i]: what rms_norm and rms_norm_triton take.
+// out[r][i] = x[r][i] / sqrt(mean_i(x[r][i]^2) + eps) * weight[i], of rms_norm and the ops that contain it.
 //
 //   x:      [rows, hidden], T, contiguous, read
 //   weight: [hidden], T or float, contiguous, read; null: all ones

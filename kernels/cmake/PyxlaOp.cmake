@@ -1,20 +1,49 @@
-# pyxla_add_op(<op>): the folder <op>/ becomes the library lib<op>.so.
+# pyxla_add_op(<op> <implemented>): the folder <op>/ becomes the library lib<op>.so.
 #
 # *.cc are host sources, *.cu device sources (left out without a CUDA compiler), of the folder and of those in it except
-# vendor/. The library exports one symbol,
+# vendor/. `implemented` is empty, or the op that the folder is an implementation of: then that op's host sources are
+# compiled anew with its own. The library exports one symbol,
 # pyxla_op_table, and needs nothing but glibc, libstdc++, what it wraps and, for its CUDA code, the driver. Beside it lies
 # its manifest, lib<op>.json, which manifest.cmake writes once the library has passed its checks.
 include(cmake/PyxlaTriton.cmake)
 include(cmake/PyxlaWrapped.cmake)
 
-function(pyxla_add_op op)
+# pyxla_add_implementation(<folder>): reads the op from <folder>/implements, a line, and adds the library.
+function(pyxla_add_implementation folder)
+  set(file "${CMAKE_CURRENT_SOURCE_DIR}/${folder}/implements")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}")
+  file(STRINGS "${file}" op LIMIT_COUNT 1)
+  if(NOT op MATCHES "^[a-z][a-z0-9_]*$" OR NOT EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/${op}/${op}_ffi.cc")
+    pyxla_fail("${folder}: implements: expected an op with ${op}/${op}_ffi.cc, got ${op}"
+               "write the name of the op's folder into ${folder}/implements")
+  elseif(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/${op}/implements")
+    pyxla_fail("${folder}: implements: expected an op, got ${op}, which is an implementation itself"
+               "write the op that ${op} implements into ${folder}/implements")
+  elseif(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/${op}/wrapped.json")
+    pyxla_fail("${folder}: implements: expected an op whose host code is its own, got ${op}, which wraps a library"
+               "make ${folder} an op of its own: remove ${folder}/implements")
+  elseif(NOT folder MATCHES "^${op}_[a-z0-9]")
+    pyxla_fail("${folder}: folder: expected ${op}_ and the implementation's name, as it implements ${op}, got ${folder}"
+               "rename kernels/${folder} and its files")
+  endif()
+  pyxla_add_op(${folder} ${op})
+endfunction()
+
+function(pyxla_add_op op implemented)
   file(GLOB sources CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}"
-       "${op}/triton_kernels.py" "${op}/wrapped.json" "cmake/*" "CMakeLists.txt")
+       "${op}/triton_kernels.py" "${op}/wrapped.json" "${op}/implements" "cmake/*" "CMakeLists.txt")
   file(GLOB_RECURSE code CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}"
        "${op}/*.h" "${op}/*.cuh" "${op}/*.cc" "${op}/*.cu" "${op}/vendor/*"
        "common/*.h" "common/*.cuh" "_*/*.h" "_*/*.cuh")
+  set(suffix "")
+  set(inherited "")
+  if(implemented)
+    string(REGEX REPLACE "^${implemented}" "" suffix "${op}")
+    file(GLOB_RECURSE inherited CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}"
+         "${implemented}/*.h" "${implemented}/*.cuh" "${implemented}/*.cc")
+  endif()
   list(FILTER sources EXCLUDE REGEX "/__pycache__$")
-  list(APPEND sources ${code})
+  list(APPEND sources ${code} ${inherited})
   list(REMOVE_DUPLICATES sources)
 
   set(digest_source "${CMAKE_CURRENT_BINARY_DIR}/${op}_source_digest.cc")
@@ -30,6 +59,15 @@ function(pyxla_add_op op)
   set(compiled ${sources})
   list(FILTER compiled INCLUDE REGEX "^${op}/.*\\.(cc|cu)$")
   list(FILTER compiled EXCLUDE REGEX "^${op}/vendor/")
+  # Of the op's host sources those that launch its own device code are not the implementation's, nor is a file that the
+  # implementation has under its own name.
+  list(FILTER inherited INCLUDE REGEX "\\.cc$")
+  foreach(source IN LISTS inherited)
+    string(REPLACE "${implemented}/${implemented}" "${op}/${op}" own "${source}")
+    if(NOT own IN_LIST compiled AND NOT source STREQUAL "${implemented}/${implemented}_launch.cc")
+      list(APPEND compiled "${source}")
+    endif()
+  endforeach()
   set(with_cuda ${PYXLA_HAVE_CUDA})
   set(architectures "${PYXLA_ARCHITECTURES_TEXT}")
   set(compiler "${PYXLA_COMPILER_TEXT}")
@@ -48,6 +86,7 @@ function(pyxla_add_op op)
   add_library(${op} SHARED ${compiled} "${digest_source}" ${generated})
   target_compile_definitions(${op} PRIVATE
     PYXLA_WITH_CUDA=$<BOOL:${with_cuda}>
+    "PYXLA_IMPLEMENTATION_SUFFIX=\"${suffix}\""
     "PYXLA_CUDA_ARCHITECTURES=\"${architectures}\""
     "PYXLA_COMPILER=\"${compiler}\""
     "PYXLA_FLAGS_DIGEST=\"${PYXLA_FLAGS_DIGEST}\"")

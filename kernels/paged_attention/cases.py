@@ -23,7 +23,7 @@ from pyxla_kernels._paged_attention.cases import (
 )
 from pyxla_kernels._paged_attention.same_keys import SAME_KEYS
 
-CASES = [*(batch.case() for batch in BATCHES), shared_prefix(F32), *SAME_KEYS]
+CASES = [*(batch.case() for batch in BATCHES), shared_prefix(F32), shared_prefix(BF16), *SAME_KEYS]
 
 LSE_BATCHES = [
     batch("lse-f32", "every kind of sequence; padding rows have -inf", RAGGED, F32, padding=(3, 2)),

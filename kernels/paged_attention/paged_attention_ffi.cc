@@ -11,18 +11,6 @@ using Arguments = pyxla::PagedAttentionArguments;
 using Results = pyxla::PagedAttentionResults;
 using Result = ffi::Result<ffi::AnyBuffer>;
 
-// The arguments of both ops, bound behind their results.
-template <typename Binding>
-auto BindArguments(Binding binding) {
-  return pyxla::BindPagedAttentionTensors(std::move(binding))
-      .template Arg<std::optional<ffi::AnyBuffer>>()  // alibi_slopes
-      .template Arg<std::optional<ffi::AnyBuffer>>()  // sinks
-      .template Arg<std::optional<ffi::AnyBuffer>>()  // kv_scales
-      .template Attr<double>("scale")
-      .template Attr<std::optional<int64_t>>("sliding_window")
-      .template Attr<std::optional<double>>("soft_cap");
-}
-
 ffi::Error RunOnHost(ffi::ThreadPool& pool, const Arguments& arguments, const Results& results) {
   paged_attention::Params params;
   PYXLA_RETURN_IF_ERROR(pyxla::MakePagedAttentionParams(arguments, results, &params));
@@ -38,17 +26,17 @@ constexpr auto HostLse = [](ffi::ThreadPool pool, Result out, Result lse, Result
 };
 
 XLA_FFI_DEFINE_HANDLER(kHost, Host,
-                       BindArguments(ffi::Ffi::Bind()
-                                         .Ctx<ffi::ThreadPool>()
-                                         .Ret<ffi::AnyBuffer>()     // out
-                                         .Ret<ffi::AnyBuffer>()));  // workspace
+                       pyxla::BindPagedAttentionArguments(ffi::Ffi::Bind()
+                                                              .Ctx<ffi::ThreadPool>()
+                                                              .Ret<ffi::AnyBuffer>()     // out
+                                                              .Ret<ffi::AnyBuffer>()));  // workspace
 
 XLA_FFI_DEFINE_HANDLER(kHostLse, HostLse,
-                       BindArguments(ffi::Ffi::Bind()
-                                         .Ctx<ffi::ThreadPool>()
-                                         .Ret<ffi::AnyBuffer>()     // out
-                                         .Ret<ffi::AnyBuffer>()     // lse
-                                         .Ret<ffi::AnyBuffer>()));  // workspace
+                       pyxla::BindPagedAttentionArguments(ffi::Ffi::Bind()
+                                                              .Ctx<ffi::ThreadPool>()
+                                                              .Ret<ffi::AnyBuffer>()     // out
+                                                              .Ret<ffi::AnyBuffer>()     // lse
+                                                              .Ret<ffi::AnyBuffer>()));  // workspace
 
 #if PYXLA_WITH_CUDA
 ffi::Error RunOnCuda(cudaStream_t stream, const Arguments& arguments, const Results& results) {
@@ -68,18 +56,18 @@ constexpr auto CudaLse = [](cudaStream_t stream, Result out, Result lse, Result 
 };
 
 XLA_FFI_DEFINE_HANDLER(kCuda, Cuda,
-                       BindArguments(ffi::Ffi::Bind()
-                                         .Ctx<ffi::PlatformStream<cudaStream_t>>()
-                                         .Ret<ffi::AnyBuffer>()    // out
-                                         .Ret<ffi::AnyBuffer>()),  // workspace
+                       pyxla::BindPagedAttentionArguments(ffi::Ffi::Bind()
+                                                              .Ctx<ffi::PlatformStream<cudaStream_t>>()
+                                                              .Ret<ffi::AnyBuffer>()    // out
+                                                              .Ret<ffi::AnyBuffer>()),  // workspace
                        {ffi::Traits::kCmdBufferCompatible});
 
 XLA_FFI_DEFINE_HANDLER(kCudaLse, CudaLse,
-                       BindArguments(ffi::Ffi::Bind()
-                                         .Ctx<ffi::PlatformStream<cudaStream_t>>()
-                                         .Ret<ffi::AnyBuffer>()    // out
-                                         .Ret<ffi::AnyBuffer>()    // lse
-                                         .Ret<ffi::AnyBuffer>()),  // workspace
+                       pyxla::BindPagedAttentionArguments(ffi::Ffi::Bind()
+                                                              .Ctx<ffi::PlatformStream<cudaStream_t>>()
+                                                              .Ret<ffi::AnyBuffer>()    // out
+                                                              .Ret<ffi::AnyBuffer>()    // lse
+                                                              .Ret<ffi::AnyBuffer>()),  // workspace
                        {ffi::Traits::kCmdBufferCompatible});
 #endif
 

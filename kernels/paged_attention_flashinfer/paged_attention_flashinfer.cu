@@ -1,10 +1,16 @@
 // FlashInfer's kernel for ragged batches over a paged cache (attention/prefill.cuh, "fa2"), and the plan it runs by.
 // A block of its grid computes one slot of the plan for one kv head; see paged_attention_flashinfer_plan.h.
+//
+// Limits, which paged_attention_flashinfer_ffi.cc checks: query, cache and out bfloat16 or float16, head_dim 64 or 128,
+// no alibi_slopes, sinks, kv_scales or lse; fewer than 2^31 elements of query, and of positions in block_tables. Keys
+// and values of a context are multiplied also by the zero weight of the tokens that do not see them, and logits beyond
+// 3e4 are not told from masked ones. Source: Ye et al., "FlashInfer: Efficient and Customizable Attention Engine for
+// LLM Inference Serving", 2025, arXiv:2501.01005.
 #include <algorithm>
 #include <flashinfer/attention/default_prefill_params.cuh>
 #include <flashinfer/attention/prefill.cuh>
 
-#include "paged_attention_flashinfer/paged_attention_flashinfer.h"
+#include "paged_attention/paged_attention.h"
 #include "paged_attention_flashinfer/paged_attention_flashinfer_plan.h"
 
 namespace paged_attention_flashinfer {
@@ -127,7 +133,7 @@ static cudaError_t Dispatch(cudaStream_t stream, const Params& p, const Plan& pl
                      : DispatchCap<kTileRows, 128, half>(stream, p, plan);
 }
 
-cudaError_t LaunchPagedAttention(cudaStream_t stream, const Params& p) {
+static cudaError_t Launch(cudaStream_t stream, const Params& p) {
   if (p.tokens == 0) return cudaSuccess;
   const int64_t tile_rows = TileRows(p);
   const Plan plan = PlaceIn(p.workspace, p, tile_rows);
@@ -143,3 +149,13 @@ cudaError_t LaunchPagedAttention(cudaStream_t stream, const Params& p) {
 }
 
 }  // namespace paged_attention_flashinfer
+
+namespace paged_attention {
+
+int64_t WorkspaceBytes(const Params& params) { return paged_attention_flashinfer::PlanBytes(params); }
+
+cudaError_t LaunchPagedAttention(cudaStream_t stream, const Params& params) {
+  return paged_attention_flashinfer::Launch(stream, params);
+}
+
+}  // namespace paged_attention

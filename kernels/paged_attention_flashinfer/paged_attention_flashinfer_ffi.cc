@@ -1,95 +1,75 @@
-// The handlers of paged_attention_flashinfer(query, kv_cache, ...) -> out: paged_attention of what FlashInfer takes.
+// The handlers of paged_attention for what FlashInfer's kernel takes; paged_attention_lse has none here.
 #include "_paged_attention/paged_attention_ffi.h"
 #include "common/ffi/cuda.h"
 #include "common/ffi/op_table.h"
-#include "paged_attention_flashinfer/paged_attention_flashinfer.h"
-#include "paged_attention_flashinfer/paged_attention_flashinfer_plan.h"
+#include "paged_attention/paged_attention.h"
 
 namespace {
 
-constexpr char kOp[] = "paged_attention_flashinfer";
+constexpr char kOp[] = "paged_attention";
 
 using Arguments = pyxla::PagedAttentionArguments;
-using pyxla::Mismatch;
 using Result = ffi::Result<ffi::AnyBuffer>;
 
-// What paged_attention takes and this op does not.
-ffi::Error CheckSupported(const Arguments& a) {
-  PYXLA_RETURN_IF_ERROR(pyxla::CheckDtype(kOp, "query", a.query, {ffi::BF16, ffi::F16}));
-  PYXLA_RETURN_IF_ERROR(pyxla::CheckRank(kOp, "query", a.query, 3));
-  const int64_t head_dim = a.query.dimensions()[2];
-  if (head_dim != 64 && head_dim != 128) return Mismatch(kOp, "query", "a last dimension of 64 or 128", head_dim);
-  const int64_t elements = a.query.element_count();
-  if (elements > INT32_MAX) return Mismatch(kOp, "query", "fewer than 2^31 elements", elements);
-  return pyxla::CheckDtype(kOp, "kv_cache", a.kv_cache, {a.query.element_type()});
+template <typename Got>
+ffi::Error NotTaken(const char* argument, const std::string& expected, const Got& got) {
+  return pyxla::Mismatch(kOp, argument, expected + " with implementation flashinfer", got);
+}
+
+// What paged_attention takes and this implementation does not, as the check in paged_attention_flashinfer.py.
+ffi::Error CheckSupported(const Arguments& a, const pyxla::PagedAttentionParams& params) {
+  const auto dtype = a.query.element_type(), kv_dtype = a.kv_cache.element_type();
+  if (dtype == ffi::F32) return NotTaken("query", "dtype bfloat16 or float16", "float32");
+  if (params.head_dim != 64 && params.head_dim != 128) {
+    return NotTaken("query", "a last dimension of 64 or 128", params.head_dim);
+  }
+  const int64_t elements = params.tokens * params.heads * params.head_dim;
+  if (elements > INT32_MAX) return NotTaken("query", "fewer than 2^31 elements", elements);
+  if (kv_dtype != dtype) {
+    return NotTaken("kv_cache", std::string("dtype ") + pyxla::DtypeName(dtype), pyxla::DtypeName(kv_dtype));
+  }
+  const int64_t positions = params.seqs * params.max_blocks * params.block_size;
+  if (positions > INT32_MAX) return NotTaken("block_tables", "fewer than 2^31 positions", positions);
+  if (a.alibi_slopes) return NotTaken("alibi_slopes", "None", "a tensor");
+  if (a.sinks) return NotTaken("sinks", "None", "a tensor");
+  return ffi::Error::Success();
 }
 
 // Checks the arguments and fills in what both platforms' functions take.
 ffi::Error MakeParams(const Arguments& a, Result out, Result workspace, pyxla::PagedAttentionParams* params) {
-  PYXLA_RETURN_IF_ERROR(CheckSupported(a));
   PYXLA_RETURN_IF_ERROR(pyxla::MakePagedAttentionParams(a, {*out, {}, *workspace}, params));
-  const int64_t positions = params->seqs * params->max_blocks * params->block_size;
-  if (positions > INT32_MAX) return Mismatch(kOp, "block_tables", "fewer than 2^31 positions", positions);
-  return ffi::Error::Success();
-}
-
-// Of the handlers, in the order in which they are bound.
-Arguments MakeArguments(ffi::AnyBuffer query, ffi::AnyBuffer kv_cache, ffi::AnyBuffer context_lens,
-                        ffi::AnyBuffer block_tables, ffi::AnyBuffer query_start_loc, ffi::AnyBuffer num_seqs,
-                        double scale, std::optional<int64_t> sliding_window, std::optional<double> soft_cap) {
-  return {.op = kOp,
-          .query = query,
-          .kv_cache = kv_cache,
-          .context_lens = context_lens,
-          .block_tables = block_tables,
-          .query_start_loc = query_start_loc,
-          .num_seqs = num_seqs,
-          .alibi_slopes = {},
-          .sinks = {},
-          .kv_scales = {},
-          .scale = scale,
-          .sliding_window = sliding_window,
-          .soft_cap = soft_cap};
-}
-
-template <typename Binding>
-auto BindArguments(Binding binding) {
-  return pyxla::BindPagedAttentionTensors(std::move(binding))
-      .template Attr<double>("scale")
-      .template Attr<std::optional<int64_t>>("sliding_window")
-      .template Attr<std::optional<double>>("soft_cap");
+  return CheckSupported(a, *params);
 }
 
 constexpr auto Host = [](ffi::ThreadPool pool, Result out, Result workspace, auto... arguments) -> ffi::Error {
   pyxla::PagedAttentionParams params;
-  PYXLA_RETURN_IF_ERROR(MakeParams(MakeArguments(arguments...), out, workspace, &params));
-  return pyxla::RunPagedAttentionOnHost(kOp, pool, params, paged_attention_flashinfer::PagedAttentionHost);
+  PYXLA_RETURN_IF_ERROR(MakeParams({kOp, arguments...}, out, workspace, &params));
+  return pyxla::RunPagedAttentionOnHost(kOp, pool, params, paged_attention::PagedAttentionHost);
 };
 
 XLA_FFI_DEFINE_HANDLER(kHost, Host,
-                       BindArguments(ffi::Ffi::Bind()
-                                         .Ctx<ffi::ThreadPool>()
-                                         .Ret<ffi::AnyBuffer>()     // out
-                                         .Ret<ffi::AnyBuffer>()));  // workspace
+                       pyxla::BindPagedAttentionArguments(ffi::Ffi::Bind()
+                                                              .Ctx<ffi::ThreadPool>()
+                                                              .Ret<ffi::AnyBuffer>()     // out
+                                                              .Ret<ffi::AnyBuffer>()));  // workspace
 
 #if PYXLA_WITH_CUDA
 constexpr auto Cuda = [](cudaStream_t stream, Result out, Result workspace, auto... arguments) -> ffi::Error {
   pyxla::PagedAttentionParams params;
-  PYXLA_RETURN_IF_ERROR(MakeParams(MakeArguments(arguments...), out, workspace, &params));
-  PYXLA_RETURN_IF_ERROR(
-      pyxla::CheckPagedAttentionWorkspace(kOp, *workspace, paged_attention_flashinfer::PlanBytes(params)));
-  return PYXLA_CUDA_STATUS(kOp, paged_attention_flashinfer::LaunchPagedAttention(stream, params));
+  PYXLA_RETURN_IF_ERROR(MakeParams({kOp, arguments...}, out, workspace, &params));
+  PYXLA_RETURN_IF_ERROR(pyxla::CheckPagedAttentionWorkspace(kOp, *workspace, paged_attention::WorkspaceBytes(params)));
+  return PYXLA_CUDA_STATUS(kOp, paged_attention::LaunchPagedAttention(stream, params));
 };
 
 XLA_FFI_DEFINE_HANDLER(kCuda, Cuda,
-                       BindArguments(ffi::Ffi::Bind()
-                                         .Ctx<ffi::PlatformStream<cudaStream_t>>()
-                                         .Ret<ffi::AnyBuffer>()    // out
-                                         .Ret<ffi::AnyBuffer>()),  // workspace
+                       pyxla::BindPagedAttentionArguments(ffi::Ffi::Bind()
+                                                              .Ctx<ffi::PlatformStream<cudaStream_t>>()
+                                                              .Ret<ffi::AnyBuffer>()    // out
+                                                              .Ret<ffi::AnyBuffer>()),  // workspace
                        {ffi::Traits::kCmdBufferCompatible});
 #endif
 
 }  // namespace
 
-PYXLA_OP_TABLE(paged_attention_flashinfer, PYXLA_HOST_HANDLER("xla_gpu_paged_attention_flashinfer", kHost)
-                                               PYXLA_CUDA_HANDLER("xla_gpu_paged_attention_flashinfer", kCuda))
+PYXLA_OP_TABLE(paged_attention, PYXLA_HOST_HANDLER("xla_gpu_paged_attention", kHost)
+                                    PYXLA_CUDA_HANDLER("xla_gpu_paged_attention", kCuda))

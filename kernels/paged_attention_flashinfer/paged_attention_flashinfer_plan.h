@@ -5,7 +5,7 @@
 // kv head, row = new token * group + head of the group. Sequence s has the slots from FirstSlot(its first row, s): by
 // floor(a + b) + 1 >= floor(a) + ceil(b) these are enough for its tiles, so no sequence has to know of another's tiles.
 //
-// All functions are called by `threads` threads, of which each does its part; they run on the host too, where the op's
+// All functions are called by `threads` threads, of which each does its part; they run on the host too, where a
 // test compares them with a model of FlashInfer's kernel.
 #pragma once
 

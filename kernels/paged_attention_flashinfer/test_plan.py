@@ -9,11 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pyxla_kernels._paged_attention.batches import integers
-from pyxla_kernels.paged_attention_flashinfer.cases import BAD_INPUTS
-from pyxla_kernels.paged_attention_flashinfer.paged_attention_flashinfer import (
-    paged_attention_flashinfer,
-    workspace_bytes,
-)
+from pyxla_kernels._paged_attention.cases import BF16, Bad, bad_lengths, changed
+from pyxla_kernels.paged_attention_flashinfer.paged_attention_flashinfer import flashinfer, workspace_bytes
 
 from pyxla import ArgumentError
 
@@ -167,7 +164,7 @@ def batches(draw) -> dict:
 def expected(a: dict) -> torch.Tensor:
     """The reference's rows; NaN where it refuses: those of a wrong sequence, or all."""
     try:
-        return paged_attention_flashinfer(**a)
+        return flashinfer(**a)
     except ArgumentError as error:
         _, _, where = error.message.partition("at sequence ")
     if not where:
@@ -212,8 +209,11 @@ def test_any_batch(planner, a, tile_rows, blocks, threads):
     check_plan(planner, a, tile_rows, blocks, threads)
 
 
+BAD_LENGTHS = bad_lengths(Bad("paged_attention", lambda **changes: changed(BF16, **changes)))
+
+
 # Values next to the good ones.
-@pytest.mark.parametrize("bad", [bad for bad in BAD_INPUTS if bad.at_run_time], ids=str)
+@pytest.mark.parametrize("bad", [bad for bad in BAD_LENGTHS if bad.at_run_time], ids=str)
 def test_wrong_values(planner, bad):
     check_plan(planner, bad.arguments(), None, 2, 3)
 

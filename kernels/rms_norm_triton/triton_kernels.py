@@ -1,4 +1,4 @@
-"""The device code of rms_norm_triton, and what the build compiles of it. _rms_norm/rms_norm.h has the formula."""
+"""The device code of rms_norm in Triton, and what the build compiles of it. _rms_norm/rms_norm.h has the formula."""
 
 import triton
 import triton.language as tl

@@ -259,12 +259,12 @@ def _tensor(name: str, tensor: torch.Tensor) -> Tensor:
 
 def _call_targets(module: bytes) -> tuple[tuple[CallTarget, ...], tuple[str, ...]]:
     """The custom calls in the module: those of pyxla's ops, and XLA's own."""
-    from pyxla.torch_ops.custom_op import find_op
+    from pyxla.torch_ops.custom_op import find_op, find_target
 
     targets = sorted(module_targets(read_module(module)))
     own, calls = [t for t in targets if t.startswith(TARGET_PREFIX)], []
     for target in own:
-        op = find_op(target.removeprefix(TARGET_PREFIX))
+        op = find_target(target) or find_op(target.removeprefix(TARGET_PREFIX))
         library = find_library(op.library)
         calls.append(
             CallTarget(

@@ -28,6 +28,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the document in a file too")
     options = parser.parse_args()
     os.environ["PJRT_DEVICE"] = options.device.upper()
+    # Each layer says itself which implementation it is of.
+    os.environ.pop("PYXLA_IMPLEMENTATION", None)
     # What waits on torch's threads would take the other layers' time: they are to sleep between two calls.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     with own_stdout() as channel, tempfile.TemporaryDirectory(prefix="pyxla-bench-") as folder:
@@ -55,7 +57,8 @@ def run(options: argparse.Namespace, folder: Path, channel: TextIO) -> None:
     # Before XLA's first computation: the custom calls of a compiled step are counted in its module.
     if hlo.dump_folder() is None:
         hlo.dump_to(folder)
-    plan = [(op, bench) for op in options.ops for bench in benches(op) if options.device in bench.devices]
+    folders = with_implementations(options.ops)
+    plan = [(op, bench) for op in folders for bench in benches(op) if options.device in bench.devices]
     if options.list:
         send(plan=[{"op": op, "case": bench.name, "why": bench.why} for op, bench in plan])
         return
@@ -70,7 +73,8 @@ def run(options: argparse.Namespace, folder: Path, channel: TextIO) -> None:
         return
     layers = options.layers or list(runs.LAYERS)
     send(plan=[{"op": op, "case": bench.name, "why": bench.why} for op, bench in plan],
-         steps=2 * runs.RATES + sum(runs.steps_of(bench, layers, options.rounds) for _, bench in plan))  # fmt: skip
+         steps=2 * runs.RATES + sum(
+             runs.steps_of(bench, layers, options.rounds, len(folders[op])) for op, bench in plan))  # fmt: skip
     try:
         from pyxla.benchmark.cuda import cuda_device
         from pyxla.benchmark.host import HostDevice
@@ -81,13 +85,23 @@ def run(options: argparse.Namespace, folder: Path, channel: TextIO) -> None:
         document = {"schema": runs.SCHEMA, "rounds": options.rounds, **runs.environment(device)}
         rates = runs.rates(device, lambda what: send(tell=what))
         document["cases"] = []
+        for folder in (name for op in folders for name in (op, *folders[op])):
+            importlib.import_module(f"pyxla_kernels.{folder}.{folder}")
         for op, bench in plan:
-            importlib.import_module(f"pyxla_kernels.{op}.{op}")
 
             def tell(what: str, where: str = f"{op} {bench.name}") -> None:
                 send(tell=f"{where}: {what}")
 
-            record = runs.measure(find_op(op), bench, device, layers=layers, rounds=options.rounds, tell=tell)
+            beside = [i for i in find_op(op).implementations.values() if i.library in folders[op]]
+            record = runs.measure(
+                find_op(op),
+                bench,
+                device,
+                layers=layers,
+                rounds=options.rounds,
+                tell=tell,
+                implementations=beside,
+            )
             document["cases"].append(record)
         document["rates"] = runs.rates(device, lambda what: send(tell=what), rates)
     except PyxlaError as error:
@@ -96,6 +110,18 @@ def run(options: argparse.Namespace, folder: Path, channel: TextIO) -> None:
     if options.json:
         options.json.write_text(json.dumps(document, indent=1) + "\n")
     send(run=document)
+
+
+def with_implementations(names: list[str]) -> dict[str, list[str]]:
+    """Op -> folders of the implementations to time beside it: of an op all, of an implementation that is named it."""
+    from pyxla.library.find import implementations
+
+    known, found = implementations(), {}
+    for name in names:
+        op = known.get(name, name)
+        named = [name] if name in known else [folder for folder in known if known[folder] == op]
+        found[op] = list(dict.fromkeys([*found.get(op, []), *named]))
+    return found
 
 
 def benches(op: str) -> list[Any]:

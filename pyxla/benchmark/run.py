@@ -8,6 +8,7 @@ import os
 import platform
 import statistics
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,8 +20,9 @@ from pyxla.benchmark.layers import Raw, Single, Skipped, Step, step_calls, warm_
 from pyxla.benchmark.peers import peer_layer, peer_names
 from pyxla.benchmark.xla_step import NAME as XLA
 from pyxla.benchmark.xla_step import xla_step
-from pyxla.errors import LibraryError, PyxlaError
+from pyxla.errors import ArgumentError, LibraryError, PyxlaError
 from pyxla.torch_ops.custom_op import CustomOp
+from pyxla.torch_ops.implementation import Implementation
 
 # Of the document that a run is kept in. Another number: what reads it must change.
 SCHEMA = 1
@@ -34,13 +36,14 @@ Tell = Callable[[str], None]
 Rates = dict[str, dict[str, Any]]
 
 
-def steps_of(bench: Bench, layers: Sequence[str], rounds: int) -> int:
+def steps_of(bench: Bench, layers: Sequence[str], rounds: int, implementations: int = 0) -> int:
     """How often `measure` tells what it does: for a progress bar."""
-    return 1 + _prepared(bench, layers) + rounds
+    return 1 + _prepared(bench, layers, implementations) + rounds
 
 
-def _prepared(bench: Bench, layers: Sequence[str]) -> int:
-    return ("raw" in layers) + ("xla" in layers) + (len(peer_names(bench)) if "peers" in layers else 0)
+def _prepared(bench: Bench, layers: Sequence[str], implementations: int) -> int:
+    own = ("raw" in layers) + ("xla" in layers)
+    return own * (1 + implementations) + (len(peer_names(bench)) if "peers" in layers else 0)
 
 
 def environment(device: Any) -> dict[str, Any]:
@@ -82,7 +85,14 @@ def rates(device: Any, tell: Tell, before: Rates | None = None) -> Rates:
 
 
 def measure(
-    op: CustomOp, bench: Bench, device: Any, *, layers: Sequence[str], rounds: int, tell: Tell
+    op: CustomOp,
+    bench: Bench,
+    device: Any,
+    *,
+    layers: Sequence[str],
+    rounds: int,
+    tell: Tell,
+    implementations: Sequence[Implementation] = (),
 ) -> dict[str, Any]:
     """Checks one bench and times its layers in turns; a layer of ours with wrong numbers is refused.
 
@@ -92,6 +102,7 @@ def measure(
         layers: those of LAYERS to time. The raw call is checked in any case.
         rounds: samples of each layer.
         tell: called with what is done next, `steps_of` times.
+        implementations: of the op, whose layers are timed beside its own: "triton raw" beside "raw".
 
     Returns:
         The record of the bench: JSON.
@@ -117,10 +128,13 @@ def measure(
     except LibraryError:
         raise
     except (AssertionError, PyxlaError) as error:
-        for number in range(_prepared(bench, layers) + rounds):
+        for number in range(_prepared(bench, layers, len(implementations)) + rounds):
             tell("refused" if number else "wrong numbers: refused")
         return record | {"refused": _first_line(error)}
-    made = list(_layers(op, bench, arguments, device, expected, raw, layers, tell))
+    made = list(_own_layers(op, arguments, device, expected, raw, layers, tell))
+    for implementation in implementations:
+        made += _implementation_layers(implementation, arguments, device, expected, layers, tell)
+    made += _peer_layers(op, bench, arguments, device, expected, layers, tell)
     timed = [layer for layer in made if isinstance(layer, Single | Step)]
     for layer in timed:
         warm_up(layer)
@@ -133,15 +147,8 @@ def measure(
     return record
 
 
-def _layers(
-    op: CustomOp,
-    bench: Bench,
-    arguments: Arguments,
-    device: Any,
-    expected: Expected,
-    raw: Raw,
-    layers: Sequence[str],
-    tell: Tell,
+def _own_layers(
+    op: CustomOp, arguments: Arguments, device: Any, expected: Expected, raw: Raw, layers: Sequence[str], tell: Tell
 ) -> Iterable[Single | Step | Skipped | dict]:
     single = raw.single()
     calls = step_calls(op, arguments, raw.results, warm_up(single), device)
@@ -155,6 +162,45 @@ def _layers(
             yield xla_step(op, arguments, raw.chained, calls, expected)
         except (AssertionError, PyxlaError) as error:
             yield {"name": XLA, "refused": _first_line(error)}
+
+
+def _implementation_layers(
+    implementation: Implementation,
+    arguments: Arguments,
+    device: Any,
+    expected: Expected,
+    layers: Sequence[str],
+    tell: Tell,
+) -> Iterable[Single | Step | Skipped | dict]:
+    """The op's own layers, of an implementation and under its name, after its numbers were compared too."""
+    name = implementation.name.partition(".")[2]
+    try:
+        raw = Raw(implementation, arguments, device, expected)
+    except LibraryError:
+        raise
+    except (AssertionError, PyxlaError) as error:
+        for layer in sorted({"raw", "xla"} & set(layers)):
+            tell(f"{name} {layer}: not timed")
+        # What it does not take is no mistake of its.
+        why = "skipped" if isinstance(error, ArgumentError) else "refused"
+        yield {"name": f"{name} raw", why: _first_line(error)}
+        return
+    for layer in _own_layers(implementation, arguments, device, expected, raw, layers, lambda t: tell(f"{name} {t}")):
+        if isinstance(layer, dict):
+            yield layer | {"name": f"{name} {layer['name']}"}
+        else:
+            yield replace(layer, name=f"{name} {layer.name}")
+
+
+def _peer_layers(
+    op: CustomOp,
+    bench: Bench,
+    arguments: Arguments,
+    device: Any,
+    expected: Expected,
+    layers: Sequence[str],
+    tell: Tell,
+) -> Iterable[Single | Skipped]:
     if "peers" in layers:
         for name in peer_names(bench):
             tell(name)

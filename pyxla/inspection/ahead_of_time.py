@@ -26,7 +26,7 @@ from pyxla.library.find import find_library
 from pyxla.library.register import check_architecture, ensure_registered
 from pyxla.op.definition import NAMESPACE
 from pyxla.pjrt import cuda_plugin
-from pyxla.torch_ops.custom_op import find_op
+from pyxla.torch_ops.custom_op import find_op, find_target
 
 __all__ = ["compiled_for"]
 
@@ -82,7 +82,7 @@ def compiled_for(seen: Inspection, gpu: str) -> Inspection:
             )
     for target in {call.target for module in seen.modules for call in hlo_text.custom_calls(module.before)}:
         if target.startswith(f"{NAMESPACE}_"):
-            op = find_op(target.removeprefix(f"{NAMESPACE}_"))
+            op = find_target(target) or find_op(target.removeprefix(f"{NAMESPACE}_"))
             # Each time: what is registered may have been checked for another GPU.
             check_architecture(find_library(op.library), GPUS[gpu][0])
             ensure_registered(op.library, target, "CUDA", capabilities=())

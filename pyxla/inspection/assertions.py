@@ -28,7 +28,8 @@ def assert_custom_calls(seen: Inspection, op: str, count: int = 1) -> None:
 
     Args:
         seen: from `pyxla.inspect(fn, ...)` or `pyxla.inspecting()`.
-        op: name of the op, "rms_norm", or a whole target, "xla_gpu_rms_norm".
+        op: name of the op, "rms_norm", whichever implementation a call is of; "rms_norm.triton", of that one; or a
+            whole target, "xla_gpu_rms_norm".
         count: how many, in all modules together.
 
     Raises:
@@ -128,8 +129,9 @@ def assert_no_fallback() -> Iterator[None]:
 
 def _targets(op: str) -> set[str]:
     from pyxla.op.definition import NAMESPACE
+    from pyxla.torch_ops.custom_op import targets_of
 
-    return {op, f"{NAMESPACE}_{op}"}
+    return {op, f"{NAMESPACE}_{op}"} | targets_of(op)
 
 
 def _require_inspection(where: str, seen: object) -> None:

@@ -14,7 +14,7 @@ from pyxla.inspection.inspection import Inspection
 from pyxla.library.find import find_library
 from pyxla.library.kernel_names import kernel_names
 from pyxla.op.definition import NAMESPACE
-from pyxla.torch_ops.custom_op import find_op
+from pyxla.torch_ops.custom_op import find_op, find_target
 
 __all__ = ["DeviceTimes", "kernels_in", "op_of", "profiling"]
 
@@ -107,7 +107,9 @@ def profiling(compiled: Inspection) -> Iterator[DeviceTimes]:
 
 
 def op_of(target: str) -> str | None:
-    """The op of ours behind a custom call's target; None for another's."""
+    """The op of ours, or the implementation of one, behind a custom call's target; None for another's."""
+    if op := find_target(target):
+        return op.name
     return target.removeprefix(_PREFIX) if target.startswith(_PREFIX) else None
 
 

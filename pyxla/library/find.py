@@ -12,7 +12,7 @@ from pathlib import Path
 from pyxla.errors import LibraryError, mismatch
 from pyxla.library.manifest import check_digest, check_table, check_wrapped, manifest_path, read_manifest
 from pyxla.library.op_table import OpTable, check_elf, read_op_table, rebuild
-from pyxla.library.source_digest import source_digest
+from pyxla.library.source_digest import implemented_op, source_digest
 
 __all__ = ["Library"]
 
@@ -45,10 +45,21 @@ def kernels_folder() -> Path | None:
 
 def op_names() -> list[str]:
     """Names of all ops that have a Python definition, in order."""
+    return [name for name, op in _folders().items() if op is None]
+
+
+def implementations() -> dict[str, str]:
+    """Folder of an implementation -> its op, of all that have a Python definition, in order."""
+    return {name: op for name, op in _folders().items() if op is not None}
+
+
+def _folders() -> dict[str, str | None]:
+    """The folders with a Python file of their name, and of an implementation its op."""
     folder = kernels_folder()
     if folder is None:
-        return []
-    return sorted(p.name for p in folder.iterdir() if _OP_NAME.fullmatch(p.name) and (p / f"{p.name}.py").is_file())
+        return {}
+    names = sorted(p.name for p in folder.iterdir() if _OP_NAME.fullmatch(p.name) and (p / f"{p.name}.py").is_file())
+    return {name: implemented_op(folder, name) for name in names}
 
 
 @cache

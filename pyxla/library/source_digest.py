@@ -15,6 +15,7 @@ _PATTERNS = (
     "{op}/**/*.cu",
     "{op}/triton_kernels.py",
     "{op}/wrapped.json",
+    "{op}/implements",
     "{op}/vendor/**/*",
     "common/**/*.h",
     "common/**/*.cuh",
@@ -23,6 +24,16 @@ _PATTERNS = (
     "cmake/*",
     "CMakeLists.txt",
 )
+# Of the op whose host code is compiled into the library of an implementation.
+_INHERITED = ("{op}/**/*.h", "{op}/**/*.cuh", "{op}/**/*.cc")
+
+
+def implemented_op(kernels: Path, folder: str) -> str | None:
+    """The op that a folder says it implements, in its file `implements`; None if it is an op, or no folder."""
+    try:
+        return (kernels / folder / "implements").read_text(encoding="utf-8").strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def source_digest(kernels: Path, op: str) -> str | None:
@@ -30,16 +41,16 @@ def source_digest(kernels: Path, op: str) -> str | None:
 
     Args:
         kernels: the folder that holds the op folders.
-        op: name of the op folder.
+        op: name of the folder, an op's or an implementation's.
     """
-    if not (kernels / op / f"{op}_ffi.cc").is_file():
+    implemented = implemented_op(kernels, op)
+    home = implemented or op
+    if not (kernels / home / f"{home}_ffi.cc").is_file():
         return None
-    names = {
-        p.relative_to(kernels).as_posix()
-        for pattern in _PATTERNS
-        for p in kernels.glob(pattern.format(op=op))
-        if p.is_file()
-    }
+    patterns = [pattern.format(op=op) for pattern in _PATTERNS]
+    if implemented:
+        patterns += [pattern.format(op=implemented) for pattern in _INHERITED]
+    names = {p.relative_to(kernels).as_posix() for pattern in patterns for p in kernels.glob(pattern) if p.is_file()}
     listing = "".join(
         f"{hashlib.sha256((kernels / name).read_bytes()).hexdigest()}  {name}\n" for name in sorted(names)
     )

@@ -74,13 +74,18 @@ class FastPath:
             key.append(dict)
             key.extend(kwargs)
         whole = tuple(key)
-        emit = self._calls.get(whole)
+        calls = self._calls
+        emit = calls.get(whole)
         if emit is None:
             emit = self._first_call(args, kwargs, operands)
             if emit is None:
                 return None
-            self._calls[whole] = emit
+            calls[whole] = emit
         return emit, operands
+
+    def forget(self) -> None:
+        """Has every call found anew; one that is being found is kept in the table that it began with."""
+        self._calls = {}
 
     def _first_call(self, args: tuple, kwargs: dict[str, Any], operands: list[Tensor]) -> Emit | None:
         if not self._schema.accepts(args, kwargs):

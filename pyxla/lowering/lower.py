@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ class Lowering:
     def __init__(self, op: Definition):
         self._op = op
         self._schema = op.schema
+        self._lock = threading.Lock()
         self._calls: dict[tuple, Callable[[list[torch.Tensor]], Any]] = {}
 
     def emit(self, *args: Any, **kwargs: Any) -> Any:
@@ -41,10 +43,18 @@ class Lowering:
         Raises:
             ArgumentError: the op does not take these arguments.
         """
-        key = tuple(map(_key, arguments))
-        if key not in self._calls:
-            self._calls[key] = self._first_call(arguments)
-        return self._calls[key]
+        key, calls = tuple(map(_key, arguments)), self._calls
+        if key not in calls:
+            with self._lock:
+                calls[key] = self._first_call(arguments)
+        return calls[key]
+
+    def lower_to(self, implementation: Definition) -> None:
+        """Further calls are those of this implementation: its target, library, checks and workspace."""
+        with self._lock:
+            self._op = implementation
+        # Its keys do not say whose the calls are. A call that is being made goes into the table that it began with.
+        self._calls = {}
 
     def custom_call(self, arguments: tuple) -> CustomCall:
         """The custom call of these arguments, after the op's checks.

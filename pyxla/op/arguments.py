@@ -16,14 +16,18 @@ class Check:
 
     Args:
         op: name of the op, the first word of every message.
+        implementation: the one that does not take what the op takes; the messages name it.
     """
 
-    def __init__(self, op: str):
-        self.op = op
+    def __init__(self, op: str, implementation: str | None = None):
+        self.op, self._implementation = op, implementation
 
     def that(self, condition: bool, argument: str, expected: object, got: object, hint: str | None = None) -> None:
         """Raises unless `condition` holds."""
         if not condition:
+            if self._implementation:
+                expected = f"{expected} with implementation {self._implementation}"
+                hint = hint or f"the op's own takes it: with pyxla.use_implementation({self.op!r}, 'default'): ..."
             raise ArgumentError(mismatch(self.op, argument, expected, got), hint)
 
     def dtype(

@@ -13,18 +13,24 @@ NAMESPACE = "xla_gpu"
 
 
 class Definition:
-    """An op as its author declares it.
+    """An op as its author declares it, or another implementation of it.
 
     Attributes:
-        name: name of the op; its target is xla_gpu_<name>.
+        name: name of the op; of an implementation, `<op>.<implementation>`.
         schema: arguments and results.
         reference: the author's function.
-        library: the op whose library holds the handlers.
+        library: the folder whose library holds the handlers.
         shardings: the ways in which `pyxla.shard` may split it, by name.
     """
 
-    def __init__(self, function: Callable, mutates: tuple[str, ...], library: str | None = None):
-        self.name = function.__name__
+    def __init__(
+        self,
+        function: Callable,
+        mutates: tuple[str, ...],
+        library: str | None = None,
+        implementation: str | None = None,
+    ):
+        self.name = f"{function.__name__}.{implementation}" if implementation else function.__name__
         self.library = library or self.name
         self.reference = function
         self.schema = Schema.infer(function, mutates)
@@ -39,8 +45,8 @@ class Definition:
 
     @property
     def target(self) -> str:
-        """The custom call's target."""
-        return f"{NAMESPACE}_{self.name}"
+        """The custom call's target: `xla_gpu_<op>`, of an implementation `xla_gpu_<op>_<implementation>`."""
+        return f"{NAMESPACE}_{self.name.replace('.', '_')}"
 
     def register_workspace(self, workspace_bytes: Callable) -> Callable:
         """Registers how much memory the CUDA handler needs beside operands and results, as a function of the arguments.

@@ -103,8 +103,9 @@ class Schema:
 
     @staticmethod
     def functional_name(name: str) -> str:
-        """Name of the op that an in-place op becomes on functional tensors."""
-        return f"{name}_functional"
+        """Name of the op that an in-place op becomes on functional tensors; an implementation stays behind the dot."""
+        op, dot, implementation = name.partition(".")
+        return f"{op}_functional{dot}{implementation}"
 
     def functional_text(self) -> str:
         """The schema of that op: no argument is mutated, each mutated one comes back as a result, before the others."""

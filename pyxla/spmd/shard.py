@@ -80,7 +80,7 @@ def _sharded_op(op: CustomOp, by: str) -> CustomOp:
     ]
     signature = inspect.signature(op.reference, eval_str=True)
     reference.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *own])
-    reference.__name__ = f"{op.name}_by_{by}"
+    reference.__name__ = f"{op.name.replace('.', '_')}_by_{by}"
     mutates = tuple(slot.name for slot in op.schema.mutated)
     parts = _Parts(op, op.shardings[by])
     sharded = CustomOp(reference, mutates, op.library, lowering=lambda _: parts)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pyxla.library.find import KERNELS_PACKAGE
+from pyxla.torch_ops.implementation import Implementation
 
 if TYPE_CHECKING:
     from pyxla.torch_ops.custom_op import CustomOp
@@ -94,11 +95,13 @@ def cases_of(op: CustomOp) -> list[Case]:
         op: what `pyxla.find_op` returns.
 
     Returns:
-        Its cases; none where there is no such list.
+        Its cases; of an implementation those of the op that it takes; none where there is no such list.
 
     Raises:
         ModuleNotFoundError: there is no cases.py.
     """
+    if isinstance(op, Implementation):
+        return [case for case in cases_of(op.op) if op.takes(case.arguments())]
     module = importlib.import_module(f"{KERNELS_PACKAGE}.{op.library}.cases")
     return list(getattr(module, cases_name(op), []))
 

@@ -48,12 +48,23 @@ def custom_op(function: Callable | None = None, *, mutates: Iterable[str] = (), 
 
 
 def find_op(name: str) -> CustomOp:
-    """The op of this name. Raises DefinitionError if nothing declared it."""
+    """The op of this name, or the implementation `<op>.<name>`. Raises DefinitionError if nothing declared it."""
     if name not in _ops:
         raise DefinitionError(
             mismatch(name, "op", "one that is declared", ", ".join(sorted(_ops)) or "none"), "devtool list"
         )
     return _ops[name]
+
+
+def find_target(target: str) -> CustomOp | None:
+    """The op, or the implementation of one, whose custom calls have this target; None if it is nobody's here."""
+    return next((op for op in _ops.values() if op.target == target), None)
+
+
+def targets_of(name: str) -> set[str]:
+    """The targets of an op and all its implementations, or of the implementation `<op>.<name>` alone."""
+    op = _ops.get(name)
+    return {op.target, *(i.target for i in op.implementations.values())} if op else set()
 
 
 def optional_attributes() -> dict[str, set[str]]:
@@ -66,6 +77,7 @@ class CustomOp(Definition):
 
     Attributes:
         overload: the torch op, for torch.library.opcheck.
+        implementations: the op's other implementations by name; each is called as the op is.
     """
 
     def __init__(
@@ -74,17 +86,20 @@ class CustomOp(Definition):
         mutates: tuple[str, ...],
         library: str | None = None,
         lowering: Callable[[Definition], Any] = Lowering,
+        implementation: str | None = None,
+        gradient: Info | None = None,
     ):
-        super().__init__(function, mutates, library)
-        self._gradient = Info(self._no_gradient, None)
+        super().__init__(function, mutates, library, implementation)
+        self.implementations: dict[str, CustomOp] = {}
+        self._gradient = gradient or Info(self._no_gradient, None)
         self._lowering = lowering(self)
-        if self.name in _ops:
-            where = _ops[self.name].reference.__code__.co_filename
+        if other := find_target(self.target):
+            where = other.reference.__code__.co_filename
             raise DefinitionError(
                 mismatch(self.name, "op", "a name that is free", f"one declared in {where}"), "rename one of the two"
             )
         _library.define(f"{self.name}{self.schema.text}")
-        self.overload = getattr(getattr(torch.ops, NAMESPACE), self.name).default
+        self.overload = getattr(getattr(getattr(torch.ops, NAMESPACE), function.__name__), implementation or "default")
         self._fast_path = FastPath(self.schema, self._lowering.find_call)
         self._in_place = (
             InPlace(self, self.overload, self.run_reference, _library, self._lowering.emit, self._fast_path)
@@ -129,6 +144,11 @@ class CustomOp(Definition):
                 mismatch(self.name, "gradient", "none, as the op works in place", "register_autograd")
             )
         self._gradient._backward_fn, self._gradient._setup_context_fn = backward, setup_context
+
+    def lower_to(self, implementation: CustomOp) -> None:
+        """Further calls on XLA tensors are those of this implementation; `pyxla.use_implementation` calls it."""
+        self._lowering.lower_to(implementation)
+        self._fast_path.forget()
 
     def emit(self, *arguments: Any) -> Any:
         """The op's custom call on XLA tensors: all results, operands updated in place first."""

@@ -1,11 +1,15 @@
-"""Defines ops from their Python files: each `pyxla_kernels/<op>/<op>.py` declares one with `custom_op`."""
+"""Defines ops from their Python files: each `pyxla_kernels/<op>/<op>.py` declares one with `custom_op`.
+
+So do the folders of implementations, with `implementation`.
+"""
 
 from __future__ import annotations
 
 import importlib
 import warnings
 
-from pyxla.library.find import KERNELS_PACKAGE, op_names
+from pyxla.library.find import KERNELS_PACKAGE, implementations, op_names
+from pyxla.torch_ops.implementation import choose_from_environment
 
 
 def load_op(name: str) -> None:
@@ -14,10 +18,14 @@ def load_op(name: str) -> None:
 
 
 def load_all() -> None:
-    """Defines every op. One that cannot be defined is reported in a warning and does not keep the others away."""
-    for name in op_names():
+    """Defines every op and every implementation, and makes the choice that the environment names.
+
+    One that cannot be defined is reported in a warning and does not keep the others away.
+    """
+    for name in (*op_names(), *implementations()):
         try:
             load_op(name)
         except Exception as error:
             got = f"{type(error).__name__}: {error}"
             warnings.warn(f"{name}: definition: expected an importable {name}.py, got {got}", stacklevel=2)
+    choose_from_environment()

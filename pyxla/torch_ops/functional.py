@@ -43,7 +43,8 @@ class InPlace:
         self._overload, self._run_reference = overload, reference
         self._name = op.schema.functional_name(op.name)
         library.define(f"{self._name}{op.schema.functional_text()}")
-        self._functional = getattr(getattr(torch.ops, library.ns), self._name).default
+        packet, _, implementation = self._name.partition(".")
+        self._functional = getattr(getattr(getattr(torch.ops, library.ns), packet), implementation or "default")
         for key in ("CPU", "CUDA"):
             library.impl(self._name, self._reference, key)
         library.impl(self._name, emit, "XLA")

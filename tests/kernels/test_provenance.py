@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -80,6 +81,55 @@ def test_sources_in_folders_of_the_op_and_of_its_family_are_digested(tree):
         digests.add(built(tree)[1]["source_digest"])
         assert built(tree)[1]["source_digest"] == source_digest(tree.kernels, "one")
     assert len(digests) == 1 + len(texts)
+
+
+def implement(tree: Tree, folder: str, op: str, **files: str) -> Path:
+    path = tree.kernels / folder
+    path.mkdir()
+    for name, text in ({"implements": f"{op}\n"} | files).items():
+        (path / name).write_text(text)
+    return path
+
+
+def test_library_of_an_implementation_is_made_of_the_ops_sources_and_its_own(tree):
+    """The op's handler under the implementation's target, and the function that each of the two defines itself."""
+    source = TINY.replace("int answer();\nint answer() { return 42; }", "const char* said();").replace(
+        "{ return nullptr; }", "{ return said() ? nullptr : nullptr; }"
+    )
+    said = 'const char* said();\nconst char* said() { return "said by NAME"; }\n'
+    op = tree.tiny_op("one", source).parent
+    (op / "one_launch.cc").write_text(said.replace("NAME", "one"))
+    own = implement(tree, "one_fast", "one", **{"one_fast_launch.cc": said.replace("NAME", "fast")})
+    for changed in (None, op / "one_ffi.cc", own / "one_fast_launch.cc"):
+        if changed:
+            changed.write_text(f"{changed.read_text()}// more\n")
+        assert tree.run("build").returncode == 0
+        library, manifest = built(tree, "one_fast")
+        assert manifest["source_digest"] == source_digest(tree.kernels, "one_fast")
+        assert manifest["op"] == "one_fast" and b"said by fast" in library and b"said by one" not in library
+    assert b"said by one" in built(tree)[0]
+    targets = {name: read_op_table(tree.library(name)).handlers[0].target for name in ("one", "one_fast")}
+    assert targets == {"one": "xla_gpu_one", "one_fast": "xla_gpu_one_fast"}
+
+
+def test_file_of_the_implementation_takes_the_place_of_the_ops(tree):
+    implement(tree, "one_fast", "one", **{"one_fast_ffi.cc": TINY.replace("NAME", "one").replace("42", "43")})
+    assert tree.run("build").returncode == 0
+    assert read_op_table(tree.library("one_fast")).handlers[0].target == "xla_gpu_one_fast"
+
+
+@pytest.mark.parametrize(
+    ("folder", "op", "message"),
+    [
+        ("one_fast", "nobody", "one_fast: implements: expected an op with nobody/nobody_ffi.cc, got nobody"),
+        ("fast", "one", "fast: folder: expected one_ and the implementation's name, as it implements one, got fast"),
+        ("one_", "one", "one_: folder: expected one_ and the implementation's name, as it implements one, got one_"),
+    ],
+)
+def test_folder_that_implements_nothing(tree, folder, op, message):
+    implement(tree, folder, op)
+    result = tree.run("build")
+    assert result.returncode and message in result.stderr
 
 
 def test_manifest_has_one_form_and_no_path(shared):

@@ -1,4 +1,4 @@
-"""The launches of a Triton op's library: kernels, numbers and launches of rms_norm_triton, without a GPU."""
+"""The launches of a Triton op's library: kernels, numbers and launches of rms_norm.triton, without a GPU."""
 
 import ctypes
 import json
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from pyxla_kernels.rms_norm_triton.cases import CASES
-from pyxla_kernels.rms_norm_triton.rms_norm_triton import rms_norm_triton
+from pyxla_kernels.rms_norm.cases import CASES
+from pyxla_kernels.rms_norm_triton.rms_norm_triton import triton as rms_norm_triton
 
 from pyxla.errors import PyxlaError
 from pyxla.library.find import Library
@@ -33,9 +33,10 @@ NO_KERNEL_IMAGE = 209
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
-    """A tree with rms_norm_triton, built for CUDA."""
+    """A tree with rms_norm and its implementation in Triton, which is built for CUDA."""
     tree = Tree(tmp_path_factory.mktemp("triton"))
-    shutil.copytree(ROOT / "kernels/rms_norm_triton", tree.kernels / "rms_norm_triton")
+    for name in ("rms_norm", "rms_norm_triton"):
+        shutil.copytree(ROOT / "kernels" / name, tree.kernels / name)
     result = tree.run("build", "rms_norm_triton", "--cuda", "on")
     assert result.returncode == 0, result.stderr
     return tree
@@ -224,7 +225,7 @@ def test_variant_is_loaded_once_and_in_a_capture_too(recorded):
 )
 def test_sizes_that_no_kernel_takes(recorded, shape, message):
     x, out = (direct_call.Buffer(1 << 12, shape, torch.float32) for _ in range(2))
-    with pytest.raises(PyxlaError, match=re.escape(f"rms_norm_triton: {message}")):
+    with pytest.raises(PyxlaError, match=re.escape(f"rms_norm: {message}")):
         recorded.call(x, None, 1e-6, out)
     assert recorded.get("launches") == 0
 
@@ -232,7 +233,7 @@ def test_sizes_that_no_kernel_takes(recorded, shape, message):
 def test_gpu_that_the_library_has_no_code_for(recorded):
     (ctypes.c_int * 2).in_dll(recorded.memory, "capability")[:] = (12, 0)
     recorded.set("launch_status", NO_KERNEL_IMAGE)
-    expected = "rms_norm_triton: CUDA architecture: expected code for sm_120, got 80-real,90a-real,100a-real"
+    expected = "rms_norm: CUDA architecture: expected code for sm_120, got 80-real,90a-real,100a-real"
     with pytest.raises(PyxlaError, match=re.escape(expected)):
         recorded.call(torch.ones(2, 16), None, 0.0, torch.empty(2, 16))
 
@@ -242,7 +243,7 @@ def test_error_of_cuda(recorded, what):
     recorded.set(what, 2)
     # A block that no case has.
     x = torch.ones(2, 8192, dtype=torch.float16)
-    expected = "rms_norm_triton: launch: expected cudaSuccess, got cudaErrorOfTheTest (its text) from rms_norm_rows at "
+    expected = "rms_norm: launch: expected cudaSuccess, got cudaErrorOfTheTest (its text) from rms_norm_rows at "
     with pytest.raises(PyxlaError, match=re.escape(expected)):
         recorded.call(x, torch.ones(8192), 0.0, torch.empty_like(x))
     # The check after a later launch would report this launch's error.
@@ -271,7 +272,7 @@ def test_handler_without_a_driver(tree, monkeypatch):
     arguments = {"x": x, "weight": None, "eps": 0.0}
     call = direct_call.prepare(rms_norm_triton, arguments, [torch.empty_like(x)], "CUDA", library=library)
     for _ in range(2):
-        with pytest.raises(PyxlaError, match="rms_norm_triton: launch: expected cudaSuccess, got cudaError"):
+        with pytest.raises(PyxlaError, match="rms_norm: launch: expected cudaSuccess, got cudaError"):
             call(0)
 
 

@@ -19,7 +19,7 @@ ALL_KINDS = (
 )
 # Arguments with names that the files use themselves.
 NAMES = "(Tensor element_ty, Tensor? block, int divisible, float element) -> (Tensor, Tensor)"
-FILES = "__init__.py cases.py test_{0}.py triton_kernels.py {0}.h {0}.py {0}_ffi.cc {0}_host.cc"
+FILES = "__init__.py cases.py test_{0}.py triton_kernels.py {0}_launch.cc {0}.h {0}.py {0}_ffi.cc {0}_host.cc"
 
 
 @pytest.fixture(scope="module")

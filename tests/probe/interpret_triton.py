@@ -1,4 +1,4 @@
-"""Runs rms_norm_triton's kernel on all its cases in Triton's interpreter (TRITON_INTERPRET=1), against float64.
+"""Runs rms_norm's kernel in Triton on all cases in Triton's interpreter (TRITON_INTERPRET=1), against float64.
 
 interpret_triton.py CHECKOUT
 """
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 import triton.runtime.interpreter as interpreter
-from pyxla_kernels.rms_norm_triton.cases import CASES
-from pyxla_kernels.rms_norm_triton.rms_norm_triton import rms_norm_triton
+from pyxla_kernels.rms_norm.cases import CASES
+from pyxla_kernels.rms_norm.rms_norm import rms_norm
 
 from pyxla.testing.tolerance import compare
 
@@ -44,5 +44,5 @@ for case in CASES:
         grid = tuple(size.value(values) for size in variant.grid)
         variant.kernel[grid](**operands, **values, eps=eps, **variant.constants)
     wide = None if weight is None else weight.double()
-    share = compare(str(case), out, rms_norm_triton.reference(x.double(), wide, eps))
+    share = compare(str(case), out, rms_norm.reference(x.double(), wide, eps))
     print(case, variant.constants, share)

@@ -4,15 +4,30 @@
 #if PYXLA_WITH_CUDA
 #include <cuda_runtime_api.h>
 
+#include <optional>
 #include <sstream>
+#include <utility>
 
 #include "common/ffi/ffi.h"
 
 namespace pyxla {
 
+inline thread_local std::optional<ffi::Error> launch_error;
+
+/**
+ * An error of the FFI as the result of a launch function, whose declaration knows CUDA alone. Its text waits on this
+ * thread for `PYXLA_CUDA_STATUS`, which takes the result.
+ */
+inline cudaError_t LaunchStatus(ffi::Error error) {
+  if (error.success()) return cudaSuccess;
+  launch_error = std::move(error);
+  return cudaErrorUnknown;
+}
+
 /** The error of a CUDA call with CUDA's own name and text; `PYXLA_CUDA_STATUS` fills in the place. */
 inline ffi::Error CudaStatus(const char* op, cudaError_t status, const char* expression, const char* file, int line) {
   if (status == cudaSuccess) return ffi::Error::Success();
+  if (const auto error = std::exchange(launch_error, std::nullopt)) return *error;
   // Clears it: the runtime keeps an error, and the check after a later launch would find it again.
   cudaGetLastError();
   std::ostringstream message;

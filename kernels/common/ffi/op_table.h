@@ -1,7 +1,7 @@
 // The table by which a library says what it holds. pyxla reads it through the one exported C symbol,
 // `pyxla_op_table`, and mirrors this layout in pyxla/library/op_table.py: change both, and kOpTableVersion, together.
 //
-// PYXLA_WITH_CUDA is 1 in a build with nvcc, else 0; the build sets it.
+// The build sets PYXLA_WITH_CUDA, 1 with nvcc and else 0, and PYXLA_IMPLEMENTATION_SUFFIX.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +13,11 @@
 #define PYXLA_WITH_CUDA 0
 #endif
 
+// In the library of an implementation ("_triton"), so that the op's own source makes a target of its own there.
+#ifndef PYXLA_IMPLEMENTATION_SUFFIX
+#define PYXLA_IMPLEMENTATION_SUFFIX ""
+#endif
+
 namespace pyxla {
 
 /** Of the layout below; pyxla takes no other. */
@@ -20,7 +25,7 @@ inline constexpr int32_t kOpTableVersion = 2;
 
 /** One target on one platform. A stage that is not used is null; `execute` never is. */
 struct Handler {
-  /** The custom_call_target in the HLO: `xla_gpu_<op>`. */
+  /** The custom_call_target in the HLO: `xla_gpu_<op>`, of an implementation `xla_gpu_<op>_<implementation>`. */
   const char* target;
   /** "Host" or "CUDA". */
   const char* platform;
@@ -36,7 +41,7 @@ struct OpTable {
   int32_t version;
   int32_t ffi_api_major;  // of the XLA FFI headers that the library was compiled with
   int32_t ffi_api_minor;
-  const char* op;
+  const char* op;                  // or the folder of an implementation: "rms_norm_triton"
   const char* cuda_architectures;  // "80-real,90a-real,100-real,100-virtual", empty without CUDA code
   const char* source_digest;       // SHA-256 over the sources; pyxla/library/source_digest.py computes the same
   const char* flags_digest;        // SHA-256 over the text of the flags, which is in the manifest lib<op>.json
@@ -50,16 +55,18 @@ extern const char kSourceDigest[];
 
 }  // namespace pyxla
 
-// Lines of the table. A host-only build leaves the CUDA lines out.
+// Lines of the table, each with the op's own target. A host-only build leaves the CUDA lines out.
 
 /** The line of a handler for XLA's CPU. */
-#define PYXLA_HOST_HANDLER(target, execute) {target, "Host", nullptr, nullptr, nullptr, execute},
+#define PYXLA_HOST_HANDLER(target, execute) \
+  {target PYXLA_IMPLEMENTATION_SUFFIX, "Host", nullptr, nullptr, nullptr, execute},
 #if PYXLA_WITH_CUDA
 /** The line of a handler for CUDA; nothing in a build without it. */
-#define PYXLA_CUDA_HANDLER(target, execute) {target, "CUDA", nullptr, nullptr, nullptr, execute},
+#define PYXLA_CUDA_HANDLER(target, execute) \
+  {target PYXLA_IMPLEMENTATION_SUFFIX, "CUDA", nullptr, nullptr, nullptr, execute},
 /** The same with the stages that XLA runs before; null is none. */
 #define PYXLA_CUDA_HANDLER_STAGES(target, instantiate, prepare, initialize, execute) \
-  {target, "CUDA", instantiate, prepare, initialize, execute},
+  {target PYXLA_IMPLEMENTATION_SUFFIX, "CUDA", instantiate, prepare, initialize, execute},
 #else
 #define PYXLA_CUDA_HANDLER(target, execute)
 #define PYXLA_CUDA_HANDLER_STAGES(target, instantiate, prepare, initialize, execute)
@@ -79,7 +86,7 @@ extern const char kSourceDigest[];
                                          pyxla::kOpTableVersion,                                 \
                                          XLA_FFI_API_MAJOR,                                      \
                                          XLA_FFI_API_MINOR,                                      \
-                                         #op,                                                    \
+                                         #op PYXLA_IMPLEMENTATION_SUFFIX,                        \
                                          PYXLA_CUDA_ARCHITECTURES,                               \
                                          pyxla::kSourceDigest,                                   \
                                          PYXLA_FLAGS_DIGEST,                                     \

@@ -30,6 +30,7 @@ inline int64_t CeilDiv(int64_t value, int64_t divisor) { return -FloorDiv(-value
 
 #include "common/ffi/checks.h"
 #include "common/ffi/cuda.h"
+#include "common/float_type.h"
 
 namespace pyxla {
 
@@ -37,6 +38,11 @@ namespace pyxla {
 struct TritonPointer {
   TritonPointer(const ffi::AnyBuffer& buffer) : data(buffer.untyped_data()), dtype(buffer.element_type()) {}
   TritonPointer(const void* data, ffi::DataType dtype) : data(data), dtype(dtype) {}
+  TritonPointer(const void* data, FloatType dtype)
+      : data(data),
+        dtype(dtype == FloatType::kFloat16    ? ffi::F16
+              : dtype == FloatType::kBFloat16 ? ffi::BF16
+                                              : ffi::F32) {}
 
   const void* data;
   ffi::DataType dtype;

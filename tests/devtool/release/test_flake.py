@@ -14,7 +14,7 @@ from devtool.release import nix
 from tests.conftest import ROOT
 from tests.flake import SYSTEMS, Flake
 
-OPS = sorted(path.parent.name for path in (ROOT / "kernels").glob("*/*_ffi.cc"))
+OPS = sorted({path.parent.name for file in ("*_ffi.cc", "implements") for path in (ROOT / "kernels").glob(f"*/{file}")})
 needs_nix = pytest.mark.skipif(shutil.which("nix") is None, reason="needs nix: apt-get install nix-bin")
 
 
@@ -69,6 +69,7 @@ def test_edit_of_one_kernel_changes_that_library_and_what_collects_it(flake, cop
     after = copy.derivations()
     assert {name for name in before if before[name] != after[name]} == {
         "rms_norm",
+        "rms_norm_triton",  # its implementation, with the same host code
         "default",
         "wheel",
         "python",

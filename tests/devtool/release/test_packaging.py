@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-OPS = sorted(path.parent.name for path in ROOT.glob("kernels/*/*_ffi.cc"))
+OPS = sorted(path.parent.name for path in ROOT.glob("kernels/*/*_ffi.cc") if not (path.parent / "implements").is_file())
 
 # Only torch, torch_xla and the installed package. NaN where the op wrote nothing would fail the comparison.
 SCRIPT = """
@@ -93,6 +93,10 @@ def test_wheel_holds_each_op_with_its_library(contents):
             assert f"pyxla_kernels/{op}/{name}" in contents
     families = {path.relative_to(ROOT / "kernels") for path in ROOT.glob("kernels/_[a-z]*/*.py")}
     assert len(families) >= 10 and {f"pyxla_kernels/{path}" for path in families} <= set(contents)
+    for path in (ROOT / "kernels").glob("*/implements"):
+        folder = path.parent.name
+        for name in ("__init__.py", "implements", f"{folder}.py", f"lib{folder}.so", f"lib{folder}.json"):
+            assert f"pyxla_kernels/{folder}/{name}" in contents
 
 
 def test_wheel_holds_no_tests_and_no_sources(contents):
