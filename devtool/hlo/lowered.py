@@ -15,16 +15,14 @@ from typing import Any
 
 import click
 
-from devtool import project
 from devtool.errors import MISUSED, DevtoolError, unknown
 from devtool.hlo.xla_flags import dumping
 
 
-def load_cases(op_name: str, folder: str) -> list[Any]:
-    """The cases of an op of this folder, at least one."""
+def load_cases(op_name: str, folder: str, home: str) -> list[Any]:
+    """The cases of an op or implementation of this folder, at least one; they are in the folder `home` of the op."""
     # Before torch_xla is imported: it guesses otherwise, and says so.
     os.environ.setdefault("PJRT_DEVICE", "CPU")
-    home = project.implementations().get(folder, folder)
     wanted = f"kernels/{home}/cases.py"
     try:
         importlib.import_module(f"pyxla_kernels.{home}.cases")

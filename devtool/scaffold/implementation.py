@@ -1,7 +1,7 @@
 """Another implementation of an op that exists: what the templates of its folder say.
 
 Its device code begins as a copy of the op's CUDA sources, or as a Triton kernel that is to be written. The functions
-that it has to define are those that the op's header declares under PYXLA_WITH_CUDA.
+that it has to define are those that the op's header declares for CUDA alone.
 """
 
 from __future__ import annotations
@@ -80,12 +80,13 @@ def implementation_of(op: str, name: str, route: str) -> Implementation:
 
 def _functions(header: Path) -> tuple[str, tuple[Function, ...]]:
     text = header.read_text() if header.is_file() else ""
-    declared = text.partition("#if PYXLA_WITH_CUDA")[2]
+    _, *guarded = re.split(r"^#if \w+_WITH_CUDA$", text, maxsplit=1, flags=re.MULTILINE)
+    declared = "".join(guarded)
     namespace = re.search(r"^namespace ([\w:]+) \{$", declared, re.MULTILINE)
     found = re.findall(r"^([\w:]+) (\w+)\(([^()]*)\);", declared, re.MULTILINE)
     if not (namespace and found):
         message = f"new-op: kernels/{header.parent.name}/{header.name}: expected the functions for CUDA, got none"
-        hint = "declare them there under #if PYXLA_WITH_CUDA, as kernels/rms_norm/rms_norm.h does"
+        hint = "declare them there, for CUDA alone, as kernels/rms_norm/rms_norm.h does"
         raise DevtoolError(message, hint)
     return namespace[1], tuple(
         Function(f"{result} {name}({_unused(parameters)})", result == "cudaError_t")

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -18,10 +18,6 @@ from devtool.errors import MISUSED, DevtoolError
 from devtool.processes import locate
 from devtool.scaffold.names import op_problem
 from devtool.scaffold.schema import Schema
-from devtool.scaffold.stub import Op
-
-if TYPE_CHECKING:
-    from devtool.scaffold.implementation import Implementation
 
 _TEMPLATES = Path(__file__).parent / "template"
 # Route -> the folders whose templates make up the op's folder.
@@ -33,6 +29,16 @@ _FOLDERS = {
     "cuda implementation": ("implementation", "implementation_cuda"),
     "triton implementation": ("implementation", "implementation_triton"),
 }
+
+
+class Folder(Protocol):
+    """What is written: a new op (stub.Op) or an implementation of one; the templates of its route get it as `op`."""
+
+    name: str
+    route: str
+    copies: dict[Path, str]
+
+
 # What a Triton kernel takes none of.
 _NO_NUMBERS = ("str", "int[]", "float[]")
 
@@ -58,7 +64,7 @@ def check_route(route: str, schema: Schema) -> None:
             raise DevtoolError(message, "pass it as numbers, or take --route cuda", MISUSED)
 
 
-def write_op(op: Op | Implementation) -> Path:
+def write_op(op: Folder) -> Path:
     """Writes kernels/<op>/ and returns it. If anything fails, nothing is left behind.
 
     Raises:
@@ -78,7 +84,7 @@ def write_op(op: Op | Implementation) -> Path:
 
 
 @contextmanager
-def rendered(op: Op | Implementation, beside: Path | None) -> Iterator[Path]:
+def rendered(op: Folder, beside: Path | None) -> Iterator[Path]:
     """A folder with the files of a new op or implementation, removed at the end unless it was renamed.
 
     Args:
