@@ -1,4 +1,4 @@
-"""What export asks of torch_xla's lazy tracing: which tensors there are, which are pending, what ran meanwhile."""
+"""Queries of torch_xla's lazy tracing for export: which tensors exist, which are pending, what ran meanwhile."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 import torch
 
-# What torch_xla counts, at once, when a graph is to run, lazily traced or compiled, and when the host reads a tensor.
+# torch_xla counts these when it starts a graph, lazily traced or compiled, and when the host reads a tensor.
 _HOST_METRICS = ("TensorsGraphSize", "RunCachedGraphInputData", "TransferFromDeviceTime")
 
 
 @contextmanager
 def unshared_scalars() -> Iterator[None]:
-    """torch_xla keeps one buffer for equal scalars: two inputs that have one value in the example would be one."""
+    """Switches off torch_xla's sharing of one buffer among equal scalars, which would make two equal inputs one."""
     import torch_xla
 
     cached = torch_xla._XLAC._get_xla_enable_device_data_cache()
@@ -27,7 +27,7 @@ def unshared_scalars() -> Iterator[None]:
 
 @contextmanager
 def numbers_as_constants() -> Iterator[None]:
-    """Python's numbers stand in the graph; else all but 0 and 1 would be weights."""
+    """Traces Python's numbers as constants of the graph; otherwise all but 0 and 1 would be weights."""
     import torch_xla
 
     torch_xla._XLAC._set_xla_all_numbers_special_scalars(True)
@@ -38,7 +38,7 @@ def numbers_as_constants() -> Iterator[None]:
 
 
 def xla_tensors() -> list[torch.Tensor]:
-    """All XLA tensors that Python knows."""
+    """All XLA tensors that Python's garbage collector tracks."""
     plain = (torch.Tensor, torch.nn.Parameter)
     return [tensor for tensor in gc.get_objects() if type(tensor) in plain and tensor.is_xla]
 
@@ -52,7 +52,7 @@ def pending_tensors(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def data_of(tensor: torch.Tensor) -> list[int]:
-    """Numbers of the tensors whose data this one is made of: its own alone, unless it was assigned to.
+    """Ids of the tensors whose data this one depends on: its own id, unless it was assigned to.
 
     After `x.copy_(y)` x is not pending, it has the data of y. Data that several tensors have is numbered as that of the
     one that was asked about last.
@@ -63,7 +63,7 @@ def data_of(tensor: torch.Tensor) -> list[int]:
 
 
 def host_events() -> list[int]:
-    """How often a graph was to run, and the host read a tensor, so far."""
+    """How often a graph was started, and how often the host read a tensor, so far."""
     import torch_xla.debug.metrics as metrics
 
     return [(metrics.metric_data(name) or (0,))[0] for name in _HOST_METRICS]

@@ -1,4 +1,4 @@
-"""Lets XLA write what it compiles to files, also in a process that has compiled before, and only for a while.
+"""Makes XLA write what it compiles to files, also in a process that has compiled before, and only for a block of code.
 
 XLA reads XLA_FLAGS once, before its first computation. But it parses them with a function that torch_xla 2.8.1 exports,
 which may be called again (the CPU); and a single compilation can bring settings of its own (CUDA, through pjrt_proxy).
@@ -45,7 +45,7 @@ def dump_folder() -> Path | None:
 
 @contextmanager
 def dumping() -> Iterator[Path]:
-    """XLA writes every module that it compiles inside the block to the folder, which is gone after it.
+    """XLA writes every module that it compiles inside the block to a folder, which is deleted at its end.
 
     If XLA_FLAGS names a folder, it is that one, and nothing is switched.
 
@@ -70,7 +70,7 @@ def dumping() -> Iterator[Path]:
 def final_thunks(files: Iterable[Path]) -> list[Path]:
     """Those of XLA's files that say what XLA:CUDA will run, one per module.
 
-    XLA writes a second one behind the passes that make command buffers, but only where they changed something.
+    XLA writes a second file after the passes that make command buffers, but only where they changed something.
     """
     last = {}
     for path in sorted(files):
@@ -82,9 +82,9 @@ def final_thunks(files: Iterable[Path]) -> list[Path]:
 
 @contextmanager
 def private_compilations() -> Iterator[None]:
-    """What runs inside the block is compiled anew, whatever torch_xla's cache holds, and nobody else gets it.
+    """Compiles what runs inside the block anew, whatever torch_xla's cache holds, and shares none of it.
 
-    The block's graphs get other names in the cache; what torch.compile has compiled forgets its graphs for as long.
+    The block's graphs have other keys in the cache; functions from torch.compile lose their graphs until its end.
     `compilations` does not count these.
     """
     global _private_compilations

@@ -1,11 +1,9 @@
 """The wire format of protocol buffers: the varints and length-delimited fields of XLA's options and profiles.
 
-Not the protobuf library: its generated classes for these messages come with TensorFlow only.
+Not the protobuf library: no locked wheel has it, nor the generated classes for these messages.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 _VARINT, _BYTES = 0, 2
 
@@ -23,20 +21,21 @@ def field(number: int, value: bytes | str | int) -> bytes:
     return _varint(number << 3 | _BYTES) + _varint(len(content)) + content
 
 
-def length_delimited(message: bytes) -> Iterator[tuple[int, bytes]]:
+def length_delimited(message: bytes) -> list[tuple[int, bytes]] | None:
     """Number and content of each field of a message that has length-delimited fields only.
 
-    Raises:
-        ValueError: the message has another field, or is cut short.
+    Returns:
+        The fields in order; None if the message has another field, or is cut short.
     """
-    at = 0
+    fields, at = [], 0
     while at < len(message):
         tag, at = _read_varint(message, at)
         size, at = _read_varint(message, at)
         if tag & 7 != _BYTES or at + size > len(message):
-            raise ValueError(f"expected length-delimited fields, got wire type {tag & 7} in {len(message)} bytes")
-        yield tag >> 3, message[at : at + size]
+            return None
+        fields.append((tag >> 3, message[at : at + size]))
         at += size
+    return fields
 
 
 def _varint(value: int) -> bytes:
@@ -49,11 +48,11 @@ def _varint(value: int) -> bytes:
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The varint at this place, and where it ends."""
+    """The varint at this place, and where it ends; one that is cut short ends after the data."""
     value = shift = 0
     while at < len(data):
         value |= (data[at] & 0x7F) << shift
         at, shift = at + 1, shift + 7
         if data[at - 1] < 0x80:
             return value, at
-    raise ValueError("expected a varint, got the end of the data")
+    return value, len(data) + 1

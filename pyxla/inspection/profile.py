@@ -107,7 +107,7 @@ def profiling(compiled: Inspection) -> Iterator[DeviceTimes]:
 
 
 def op_of(target: str) -> str | None:
-    """The op of ours, or the implementation of one, behind a custom call's target; None for another's."""
+    """The pyxla op or implementation that a custom call's target names; None for another library's target."""
     if op := find_target(target):
         return op.name
     return target.removeprefix(_PREFIX) if target.startswith(_PREFIX) else None
@@ -173,8 +173,5 @@ def _covered(spans: list[tuple[float, float]]) -> float:
 
 def _messages(profile: bytes) -> list[str] | None:
     """XSpace.errors and XSpace.warnings, such as those on dropped events; None for a profile that is cut short."""
-    try:
-        fields = list(wire.length_delimited(profile))
-    except ValueError:
-        return None
-    return [content.decode(errors="replace") for number, content in fields if number in (2, 3)]
+    fields = wire.length_delimited(profile)
+    return fields and [content.decode(errors="replace") for number, content in fields if number in (2, 3)]

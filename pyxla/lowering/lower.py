@@ -133,29 +133,30 @@ def _without_data(value: Any) -> Any:
     return torch.empty(value.shape, dtype=value.dtype, device="meta")
 
 
-# XLA's CPU client copies what is smaller at once, what is larger in the background.
+# XLA's CPU client copies smaller tensors at once, larger ones in the background.
 _BACKGROUND_COPY_BYTES = 64 * 1024
-# These cannot be exported, so nobody can wait for them.
+# DLPack has no form of these, so their copies cannot be awaited.
 _WITHOUT_DLPACK = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def await_uploads(tensors: list[torch.Tensor]) -> None:
-    """Waits for copies to XLA's CPU that still run in the background; computations stay pending, or on their way.
+    """Waits for copies to XLA's CPU that still run in the background, but not for computations.
 
-    A computation whose inputs are on their way runs later, on a thread of XLA's, and then a handler's error stays in
-    the result's buffer: reading that aborts the process, inside torch_xla. With inputs at hand it is an exception.
+    A computation whose inputs are still being copied runs later, on a thread of XLA's. A handler's error then stays in
+    the result's buffer, and reading that buffer aborts the process inside torch_xla. With its inputs ready the
+    computation raises an exception.
     """
     import torch_xla
     import torch_xla.runtime
 
-    if torch_xla.runtime.is_spmd():  # nothing exports a sharded buffer
+    if torch_xla.runtime.is_spmd():  # a sharded buffer has no DLPack form
         return
     large = list(filter(_copied_in_background, tensors))
     to_compute = torch_xla._XLAC._check_tensor_need_materialization(large)
     for tensor, pending in zip(large, to_compute, strict=True):
         # The result of a step that torch_xla still runs has no buffer yet; the next step waits for it.
         if not pending and not torch_xla._XLAC._is_placecholder(tensor):
-            # What has a buffer is exported, which waits for it. An export that nobody takes would keep it for ever.
+            # `_to_dlpack` blocks until the buffer is ready; consume the capsule, or the buffer leaks.
             torch.from_dlpack(torch_xla._XLAC._to_dlpack(tensor))
 
 

@@ -1,4 +1,4 @@
-"""The C API of a PJRT plugin, as far as registering custom calls needs it."""
+"""The C API of a PJRT plugin: the part that registers custom calls."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def register_custom_call(
 
 
 def _message(api: _Api, error: int) -> str:
-    """Takes the text of a PJRT_Error and destroys it."""
+    """Returns the text of a PJRT_Error and destroys the error."""
     args = _ErrorArgs(ctypes.sizeof(_ErrorArgs), None, error, None, 0)
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(api.functions[_ERROR_MESSAGE])(ctypes.addressof(args))
     text = ctypes.string_at(args.message, args.message_size).decode(errors="replace")

@@ -1,4 +1,4 @@
-"""XLA's FFI C API (xla/ffi/api/c_api.h) as ctypes structures, as far as pyxla registers handlers and calls them."""
+"""XLA's FFI C API (xla/ffi/api/c_api.h) as ctypes structures: what registers handlers and calls them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Struct(ctypes.Structure):
 
     @classmethod
     def of(cls, *fields: object) -> Struct:
-        """The structure with the fields behind its head."""
+        """The structure with these fields after its head."""
         last = getattr(cls, cls._counted)
         return cls(last.offset + last.size, None, *fields)
 

@@ -1,7 +1,7 @@
-"""One raw call of an op on copies of CPU tensors: memory of its own for each array, on the CPU or through CuPy.
+"""One direct call of an op on copies of CPU tensors, in memory of the CPU or of CuPy.
 
-Each array on the GPU is an allocation of its own, no slice of a pool, so that compute-sanitizer sees an access behind
-its end; results begin as bytes of ones, NaN in every float dtype, so that an element that was not written shows.
+Each array on the GPU is a separate allocation and no slice of a pool, so that compute-sanitizer detects an access past
+its end. Results start as bytes of ones, NaN in every float dtype, so that an element that was not written shows.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ __all__ = ["WorstElement", "compare", "worst_element"]
 
 
 class WorstElement(NamedTuple):
-    """The element that comes nearest to what is allowed; the worse of two is the greater one.
+    """The element whose error is the largest share of its tolerance; tuples compare in that order.
 
     Attributes:
         share: its error as a share of what is allowed there.

@@ -1,4 +1,4 @@
-"""What is done around the loading of a module, whoever imports it, and whenever."""
+"""Context managers around the execution of a module, whoever imports it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OBJECTS_OF_IMPORT = 1_000_000
 
 
 def around_load(name: str, around: Around) -> None:
-    """When the module is executed, it is inside `around()`."""
+    """Executes the module inside `around()`, whenever it is imported."""
     sys.meta_path.insert(0, _Finder(name, around))
 
 
@@ -37,7 +37,7 @@ def rare_collections() -> Iterator[None]:
 
 
 class _Finder:
-    """Finds the module as those behind it do, to be there when it is loaded: libraries may only ask whether it is."""
+    """Finds the module as the later finders do and wraps its loader; a library may only ask for the spec."""
 
     def __init__(self, name: str, around: Around):
         self._name = name

@@ -1,4 +1,4 @@
-"""An op that updates arguments, on XLA: a functional op gives their new values, and the arguments take them."""
+"""Mutating ops on XLA: a functional twin returns the new values, which are copied back into the arguments."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pyxla.op.definition import Definition
 
 
 class InPlace:
-    """What an op that works in place has beside other ops; registers it with torch.
+    """Registers a mutating op's functional twin and the copy-back.
 
-    torch_xla's tensors are functional: they never change, a changed one is a new one under the old name. So there is a
-    second op, `<name>_functional`, which returns the new values; it is the custom call.
+    torch_xla's tensors are functional: an update makes a new tensor that takes the old one's place. So there is a
+    second op, `<name>_functional`, which returns the new values and is lowered to the custom call.
 
     Args:
         op: the definition of the op.

@@ -1,6 +1,5 @@
 """pyxla.hlo.wire, read and written beside jaxlib's own protocol buffers."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jaxlib._jax import CompileOptions
@@ -17,12 +16,10 @@ def test_options_as_jaxlib_reads_them():
 @given(st.lists(st.tuples(st.integers(1, 2**20), st.binary(max_size=400))))
 def test_fields_come_back(fields):
     message = b"".join(wire.field(number, content) for number, content in fields)
-    assert list(wire.length_delimited(message)) == fields
-    if fields:
-        with pytest.raises(ValueError, match="expected"):
-            list(wire.length_delimited(message + b"\x0a\x05cut"))
+    assert wire.length_delimited(message) == fields
+    for cut in (b"\x0a\x05cut", b"\x0a", b"\x0a\x85", b"\x8a"):
+        assert wire.length_delimited(message + cut) is None
 
 
 def test_another_kind_of_field_is_refused():
-    with pytest.raises(ValueError, match="got wire type 0"):
-        list(wire.length_delimited(wire.field(1, 5)))
+    assert wire.length_delimited(wire.field(1, 5)) is None
