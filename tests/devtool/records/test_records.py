@@ -214,7 +214,7 @@ def test_only_cuda_may_take_what_only_the_data_shows(monkeypatch, device_type, a
     bad = testing.BadInput(
         "one", lambda g: {"a": torch.ones(2), "b": torch.ones(2)}, "a: expected 0, got 1", at_run_time=at_run_time
     )
-    monkeypatch.setattr(op_checks, "_device_type", lambda: device_type)
+    monkeypatch.setattr(op_checks, "device_type", lambda: device_type)
     with nullcontext() if passes else pytest.raises(AssertionError, match="expected 0, got 1' on xla, got no error"):
         testing.check_bad_input(op, bad)
 
