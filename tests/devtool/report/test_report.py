@@ -10,6 +10,7 @@ from html import unescape
 import pytest
 
 from devtool.bench.table import duration, rate
+from devtool.testing.table import COLUMNS
 from tests.report_page import OPS
 from tests.small_tree import mounted
 
@@ -61,9 +62,13 @@ def test_test_table_is_the_record(report_page, text):
     assert head[:3] == ["case", "custom call", "raw call"] and head[-3:] == ["worst error", "allowed", "share"]
     cases = {check["case"]: [c for c in record["checks"] if c["case"] == check["case"]] for check in record["checks"]}
     assert len(rows) == len(cases) == 13
+    assert {check["check"] for check in record["checks"]} == set(COLUMNS.values())
     for row, (case, checks) in zip(rows, cases.items(), strict=True):
         worst = max((c for c in checks if "share" in c), key=lambda c: c["share"])
-        assert row[0].startswith(case) and row[0].endswith(checks[0]["why"]) and row[1:7] == ["ok"] * 6
+        ran = {c["check"] for c in checks}  # all of them for the first case of a form, else these two
+        assert {"raw", "lazy"} <= ran
+        assert row[0].startswith(case) and row[0].endswith(checks[0]["why"])
+        assert row[1:7] == ["ok" if check in ran else "\N{EN DASH}" for check in COLUMNS.values()]
         assert row[7:9] == [f"{worst['error']:.2g}", f"{worst['allowed']:.2g}"]
         assert row[9] == f"{100 * worst['share']:.0f}\xa0%"
 

@@ -5,18 +5,20 @@
 
 #include <cstdint>
 
+#include "common/device/ptx/memory.cuh"
+
 namespace pyxla::ptx {
 
-// Loads four matrices; lane i gives the address of row i % 8 of matrix i / 8.
-__device__ inline void ldmatrix_x4(uint32_t (&out)[4], uint32_t address) {
+/** Loads four matrices; lane i gives the address of row i % 8 of matrix i / 8. */
+__device__ inline void ldmatrix_x4(B32x4& out, uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
                : "r"(address)
                : "memory");
 }
 
-// Loads four matrices, each transposed.
-__device__ inline void ldmatrix_x4_trans(uint32_t (&out)[4], uint32_t address) {
+/** Loads four matrices, each transposed. */
+__device__ inline void ldmatrix_x4_trans(B32x4& out, uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
                : "r"(address)

@@ -7,20 +7,23 @@
 
 namespace pyxla::ptx {
 
+/** Four registers of 32 bits, PTX's .v4.b32. */
+using B32x4 = uint32_t[4];
+
 /** The address of an object in shared memory, as the instructions here take it. */
 __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Loads 16 bytes of shared memory.
-__device__ inline void ld_shared_v4(uint32_t (&out)[4], uint32_t address) {
+/** Loads 16 bytes of shared memory. */
+__device__ inline void ld_shared_v4(B32x4& out, uint32_t address) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
                : "r"(address));
 }
 
-// Stores 16 bytes to shared memory.
-__device__ inline void st_shared_v4(uint32_t address, const uint32_t (&words)[4]) {
+/** Stores 16 bytes to shared memory. */
+__device__ inline void st_shared_v4(uint32_t address, const B32x4& words) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]), "r"(words[1]), "r"(words[2]),
                "r"(words[3])
                : "memory");

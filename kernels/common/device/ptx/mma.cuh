@@ -8,11 +8,16 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "common/device/ptx/memory.cuh"
+
 namespace pyxla::ptx {
 
-// c [16 x 8] += a [16 x 16] * b [16 x 8]; a and b are of T, __half or __nv_bfloat16, c is of float.
+/** Four float registers: a thread's part of an accumulator [16 x 8]. */
+using F32x4 = float[4];
+
+/** c [16 x 8] += a [16 x 16] * b [16 x 8]; a and b are of T, __half or __nv_bfloat16, c is of float. */
 template <typename T>
-__device__ inline void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+__device__ inline void mma_m16n8k16(F32x4& c, const B32x4& a, uint32_t b0, uint32_t b1) {
   if constexpr (std::is_same_v<T, __half>) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
         "%3};"
