@@ -51,6 +51,7 @@ def test_every_page_fits_a_phone_and_asks_nobody(browser, site):
     assert browser.get_log("browser") == []
 
 
+@pytest.mark.slow
 def test_what_the_browser_does_wrong_is_seen(browser, tmp_path):
     """Shows that the browser reports errors: otherwise the tests above and below could not fail."""
     page = tmp_path / "page.html"
@@ -63,6 +64,7 @@ def test_what_the_browser_does_wrong_is_seen(browser, tmp_path):
     assert browser.execute_script("return document.documentElement.scrollWidth") > PHONE["width"]
 
 
+@pytest.mark.slow
 def test_the_search_finds_an_op(browser, site):
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.ui import WebDriverWait
@@ -72,6 +74,7 @@ def test_the_search_finds_an_op(browser, site):
     assert any("ops/rms_norm.html" in link.get_attribute("href") for link in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pictures_take_the_colour_of_the_page(browser, site, scheme):
     media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}

@@ -58,6 +58,7 @@ def pages_of(site: Path) -> list[Path]:
     return sorted(site.rglob("*.html"))
 
 
+@pytest.mark.slow
 def test_there_are_pages(site):
     names = {path.relative_to(site).as_posix() for path in pages_of(site)}
     assert {
@@ -70,12 +71,14 @@ def test_there_are_pages(site):
     assert len(names) > 80
 
 
+@pytest.mark.slow
 def test_every_page_of_markdown_is_there(site):
     written = {p.relative_to(ROOT / "docs").with_suffix(".html").as_posix() for p in (ROOT / "docs").rglob("*.md")}
     missing = {name for name in written if not (site / name).is_file()}
     assert missing == set()
 
 
+@pytest.mark.slow
 def test_links_and_anchors_lead_somewhere(site):
     broken = []
     for page in pages_of(site):
@@ -92,6 +95,7 @@ def test_links_and_anchors_lead_somewhere(site):
     assert broken == []
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded_from_elsewhere(site):
     for page in pages_of(site):
         for address in parsed(page).loaded:
@@ -100,6 +104,7 @@ def test_nothing_is_loaded_from_elsewhere(site):
         assert not re.search(r"""(url\(|@import)\s*["']?(https?:)?//""", sheet.read_text()), sheet
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(cli.commands))
 def test_every_command_and_option_is_there(site, name):
     command, text = cli.commands[name], text_of(site / f"reference/cli/{name}.html")
@@ -123,6 +128,7 @@ def public_modules() -> list[str]:
     return [name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", public_modules())
 def test_every_public_name_is_there(site, name):
     module, path = importlib.import_module(name), site / f"reference/python/{name}.html"
@@ -142,12 +148,14 @@ def test_every_public_name_is_there(site, name):
     assert f"python/{name}.html" in parsed(site / "reference/python.html").links
 
 
+@pytest.mark.slow
 def test_names_in_a_text_lead_to_their_reference(site):
     links = parsed(site / "guide/read-the-hlo.html").links
     assert "../reference/python/pyxla.html#pyxla.inspect" in links
     assert "../reference/cli/hlo.html" in parsed(site / "guide/in-place.html").links
 
 
+@pytest.mark.slow
 def test_docstrings_are_read_as_they_are_written(site):
     """Two names on one line are two entries; two hyphens become a dash, except those of an option."""
     text = text_of(site / "reference/python/pyxla.testing.direct_call.html")
@@ -155,6 +163,7 @@ def test_docstrings_are_read_as_they_are_written(site):
     assert "--device" in text_of(site / "reference/cli/bench.html")
 
 
+@pytest.mark.slow
 def test_the_first_page_begins_as_the_readme(site):
     text = text_of(site / "index.html")
     blocks = re.split(r"\n\n+", (ROOT / "README.md").read_text())
@@ -190,6 +199,7 @@ def used_names(header: Path) -> set[str]:
     return set(re.findall(r"\w+", " ".join(path.read_text() for path in users)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("header", COMMON, ids=lambda path: path.name)
 def test_every_cpp_name_that_a_kernel_uses_is_there(site, header):
     text = text_of(site / f"reference/cpp/{header.name}.html")
@@ -211,6 +221,7 @@ def test_cpp_names_are_read_from_the_headers():
     assert len(names) > 25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", sorted(OPS))
 def test_every_op_is_there(site, folder):
     from pyxla.torch_ops.custom_op import _ops

@@ -242,6 +242,7 @@ def test_folders_that_are_no_ops(tree):
     assert (result.returncode, result.stdout) == (0, f"{tree.library('one')}\n")
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_cuda_code(shared, tmp_path):
     """nvcc names its intermediate files after its process, and hashes the path for an anonymous namespace."""

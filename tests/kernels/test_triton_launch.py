@@ -152,6 +152,7 @@ def test_code_for_each_architecture_lies_in_the_library(tree, compiled, variants
         check_architecture(library, (10, 3))
 
 
+@pytest.mark.slow
 def test_kernels_take_what_the_launcher_passes_and_spill_nothing(compiled):
     for cubin in cubins(compiled):
         # x, weight, out, rows, hidden, eps and the scratch memory that Triton 3.4 adds.
@@ -160,6 +161,7 @@ def test_kernels_take_what_the_launcher_passes_and_spill_nothing(compiled):
         assert int(used[0]) <= 128 and used[1:] == ("0", "0"), cubin.name
 
 
+@pytest.mark.slow
 def test_library_holds_no_path_and_needs_no_driver(tree, compiled):
     data = tree.library("rms_norm_triton").read_bytes()
     assert str(tree.root).encode() not in data
@@ -167,6 +169,7 @@ def test_library_holds_no_path_and_needs_no_driver(tree, compiled):
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_launch_of_each_case(recorded, compiled, variants, case):
     arguments = case.arguments(0)
@@ -194,6 +197,7 @@ def check_launch(recorded, compiled, variants, x, weight, eps):
     assert got[4:] == [struct.pack("<i", values["hidden"]), struct.pack("<f", eps), bytes(8)]
 
 
+@pytest.mark.slow
 def test_unaligned_operand_takes_the_variant_without_vectors(recorded, compiled, variants):
     x = torch.ones(2 * 64 + 1)[1:].view(2, 64)
     check_launch(recorded, compiled, variants, x, torch.ones(64), 1e-6)
@@ -201,6 +205,7 @@ def test_unaligned_operand_takes_the_variant_without_vectors(recorded, compiled,
     assert not variants[index].divisible_by_16
 
 
+@pytest.mark.slow
 def test_variant_is_loaded_once_and_in_a_capture_too(recorded):
     # A block that no case has.
     x, weight = torch.ones(3, 8192), torch.ones(8192)
@@ -212,6 +217,7 @@ def test_variant_is_loaded_once_and_in_a_capture_too(recorded):
     assert recorded.get("mode_of_load") == relaxed != recorded.memory.capture_mode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
@@ -230,6 +236,7 @@ def test_sizes_that_no_kernel_takes(recorded, shape, message):
     assert recorded.get("launches") == 0
 
 
+@pytest.mark.slow
 def test_gpu_that_the_library_has_no_code_for(recorded):
     (ctypes.c_int * 2).in_dll(recorded.memory, "capability")[:] = (12, 0)
     recorded.set("launch_status", NO_KERNEL_IMAGE)
@@ -238,6 +245,7 @@ def test_gpu_that_the_library_has_no_code_for(recorded):
         recorded.call(torch.ones(2, 16), None, 0.0, torch.empty(2, 16))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["load_status", "launch_status"])
 def test_error_of_cuda(recorded, what):
     recorded.set(what, 2)
@@ -252,6 +260,7 @@ def test_error_of_cuda(recorded, what):
     recorded.call(x, torch.ones(8192), 0.0, torch.empty_like(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bytes_", "allowed"), [(48 * 1024, 0), (100_000, 100_000)])
 def test_shared_memory_above_48_kib_is_asked_for(recorded, bytes_, allowed):
     recorded.set("shared_memory_allowed", 0)
@@ -261,6 +270,7 @@ def test_shared_memory_above_48_kib_is_asked_for(recorded, bytes_, allowed):
     assert recorded.get("shared_bytes", ctypes.c_size_t) == bytes_
 
 
+@pytest.mark.slow
 def test_handler_without_a_driver(tree, monkeypatch):
     """The real library, with the CUDA runtime inside: an error, and the process continues."""
     if shutil.which("nvidia-smi"):

@@ -71,6 +71,7 @@ def test_same_bytes_from_another_path_and_with_settings_of_triton(built, tmp_pat
     assert str(built.root).encode() not in built.library("named").read_bytes()
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_edit_of_the_kernel_makes_the_library_stale(built):
     source = built.kernels / "named/triton_kernels.py"

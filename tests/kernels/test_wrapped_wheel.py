@@ -48,6 +48,7 @@ def manifest(tree: Tree) -> dict:
     return json.loads(tree.library("wrapping").with_suffix(".json").read_text())
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_headers_of_the_wheel_are_compiled_and_its_version_and_licence_recorded(tmp_path):
     tree = make(tmp_path)

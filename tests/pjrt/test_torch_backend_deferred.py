@@ -35,12 +35,14 @@ print(json.dumps([name for name in {[*COMPILERS, "functorch.compile", "torch_xla
     assert seen(script) == []
 
 
+@pytest.mark.slow
 def test_torch_xla_alone_loads_them():
     """If this test fails, torch_xla has fixed it, and the stand-ins can be removed."""
     script = f"import torch_xla; print(json.dumps([name for name in {COMPILERS} if name in sys.modules]))"
     assert seen(script, **ALONE) == COMPILERS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("imports", IMPORTS[:2])
 def test_switched_off_or_another_version(imports, tmp_path):
     """Another torch_xla may need what is left out: it is imported as it is."""

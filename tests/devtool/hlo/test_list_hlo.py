@@ -255,6 +255,7 @@ def test_hlo_of_a_script(tree, tmp_path):
     assert all(module["before"].startswith("HloModule ") for module in data["modules"])
 
 
+@pytest.mark.slow
 def test_hlo_of_a_script_twice_in_a_folder_of_the_user_s(tree, tmp_path):
     """The second run's modules have the same names as the first run's."""
     path, folder = script(tmp_path, SCRIPT), tmp_path / "modules"

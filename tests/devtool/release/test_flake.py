@@ -172,6 +172,7 @@ def test_wheel_with_another_hash(copy):
     assert "devtool lock" in result.stderr
 
 
+@pytest.mark.slow
 @needs_nix
 def test_cache_example_of_the_guide(copy, tmp_path):
     """The commands of docs/guide/nix.md, with a separate store for the other side."""

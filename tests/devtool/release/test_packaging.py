@@ -87,6 +87,7 @@ def test_wheel_fits_every_python_3_of_the_platform(wheel):
     assert "Root-Is-Purelib: false" in metadata(wheel, "WHEEL")
 
 
+@pytest.mark.slow
 def test_wheel_holds_each_op_with_its_library(contents):
     for op in OPS:
         for name in ("__init__.py", f"{op}.py", "cases.py", f"lib{op}.so", f"lib{op}.json"):
@@ -99,6 +100,7 @@ def test_wheel_holds_each_op_with_its_library(contents):
             assert f"pyxla_kernels/{folder}/{name}" in contents
 
 
+@pytest.mark.slow
 def test_wheel_holds_no_tests_and_no_sources(contents):
     unwanted = re.compile(r"^tests/|/test_[^/]*$|\.(h|cc|cu|cuh|cmake|map)$|CMakeLists|^pyxla_kernels/cmake/")
     installed = [name for name in contents if not name.startswith("devtool/scaffold/template/")]
@@ -107,12 +109,14 @@ def test_wheel_holds_no_tests_and_no_sources(contents):
     assert "pyxla/nn/attention.py" in contents and not [name for name in contents if name.startswith("examples")]
 
 
+@pytest.mark.slow
 def test_wheel_holds_the_templates(contents):
     folders = ("devtool/scaffold/template/**/*", "devtool/report/template/*")
     templates = [p for folder in folders for p in ROOT.glob(folder) if p.is_file() and p.suffix != ".pyc"]
     assert {str(path.relative_to(ROOT)) for path in templates} <= set(contents)
 
 
+@pytest.mark.slow
 def test_metadata_names_the_entry_points(wheel):
     entry_points = metadata(wheel, "entry_points.txt")
     assert "[torch_xla.plugins]\ncuda = pyxla.autoload:Plugin" in entry_points
@@ -120,6 +124,7 @@ def test_metadata_names_the_entry_points(wheel):
     assert "[console_scripts]\ndevtool = devtool.cli:main" in entry_points
 
 
+@pytest.mark.slow
 def test_dependencies_are_the_locked_ones(wheel):
     required = email.message_from_string(metadata(wheel, "METADATA")).get_all("Requires-Dist")
     runtime = {line.replace("_", "-") for line in required if ";" not in line}
@@ -129,6 +134,7 @@ def test_dependencies_are_the_locked_ones(wheel):
     assert set(extras) <= set((ROOT / "requirements/dev.in").read_text().splitlines())
 
 
+@pytest.mark.slow
 def test_installed_wheel_works_without_the_checkout(wheel, tmp_path):
     clean = tmp_path / "clean"
     venv.create(clean, symlinks=True)

@@ -9,6 +9,8 @@ WIDTHS = {"phone": 360, "tablet": 768, "desktop": 1280}
 # Everything that Tab must reach: links, foldable parts, scrollable parts.
 REACHABLE = "a[href], summary, [tabindex='0']"
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def browser():

@@ -210,6 +210,7 @@ def test_stubs_of_all_schemas_build_and_pass(tested):
     assert re.search(r"^\d+ passed, 0 failed, 0 skipped$", tested.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_table_shows_each_op(tested):
     assert "custom" in tested.stdout and "worst error: share of what is allowed" in tested.stdout
     for name in SCHEMAS:
@@ -217,10 +218,12 @@ def test_table_shows_each_op(tested):
         assert row[2:8] == ["ok"] * 6 and row[8].endswith("%") and row[9] == "0"
 
 
+@pytest.mark.slow
 def test_pytests_own_summary_stays_in_the_output(tested):
     assert re.search(r"^=+ \d+ passed, \d+ deselected in [\d.]+s.* =+$", tested.stdout, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_python_function_has_the_schema(written, tested):
     """torch infers from the annotations the schema that the author asked for."""
     script = (
@@ -276,6 +279,7 @@ def changed(written, tested):
     return written.run("test", *CHANGES, "--", "-k", "check_lazy and f32-3x5", "-rf")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
 def test_changed_line_fails_the_test(changed, name):
     assert changed.returncode == 1
