@@ -65,7 +65,7 @@ def hlo(
             build_ops([folder], Options(cuda))
         # The folder of an implementation names it too.
         target = project.op_of_folder(folder) if folder in project.implementations() else target
-        cases = load_cases(target, folder, project.implementations().get(folder, folder))
+        cases = load_cases(target)
         if list_cases:
             for case in cases:
                 click.echo(f"{case.name}\t{case.why}")

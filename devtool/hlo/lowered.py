@@ -15,12 +15,15 @@ from typing import Any
 
 import click
 
+from devtool import project
 from devtool.errors import MISUSED, DevtoolError, unknown
 from devtool.hlo.xla_flags import dumping
 
 
-def load_cases(op_name: str, folder: str, home: str) -> list[Any]:
-    """The cases of an op or implementation of this folder, at least one; they are in the folder `home` of the op."""
+def load_cases(op_name: str) -> list[Any]:
+    """The cases of an op or implementation, at least one: those in the folder of the op."""
+    folder = project.folder_of(op_name)
+    home = project.implementations().get(folder, folder)
     # Before torch_xla is imported: it guesses otherwise, and says so.
     os.environ.setdefault("PJRT_DEVICE", "CPU")
     wanted = f"kernels/{home}/cases.py"

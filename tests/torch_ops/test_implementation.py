@@ -141,7 +141,8 @@ def test_what_the_implementation_does_not_take_is_an_error_and_no_other_implemen
 
 
 def run(script: str, choice: str) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "PJRT_DEVICE": "CPU", "PYXLA_IMPLEMENTATION": choice}
+    # Of what is preloaded, all would be registered, called or not.
+    environment = {**os.environ, "PJRT_DEVICE": "CPU", "PYXLA_IMPLEMENTATION": choice, "LD_PRELOAD": ""}
     return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
 
 

@@ -4,14 +4,15 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from types import SimpleNamespace
 
 import pytest
 
-from devtool import project
 from devtool.hlo.lowered import inspect_case, load_cases
 from devtool.hlo.svg import MOST_NODES, draw
+from tests.conftest import ROOT
 from tests.devtool_tree import Tree
 
 
@@ -142,11 +143,24 @@ def test_hlo_of_a_further_op_of_a_folder(tree):
     assert listed.stdout.splitlines() == folders.stdout.splitlines()[1:2]
 
 
-@pytest.mark.parametrize("name", ["fused_decoder_layer_rotary", "paged_attention_lse", "rotary_embedding_inplace"])
-def test_hlo_calls_a_further_op(name):
-    (case, *_) = load_cases(name, project.folder_of(name))
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("fused_decoder_layer_rotary", "paged_attention_lse", "rotary_embedding_inplace"),
+        *("rms_norm.triton", "paged_attention.flashinfer"),
+    ],
+)
+def test_hlo_calls_a_further_op_or_implementation(name):
+    (case, *_) = load_cases(name)
     _, seen = inspect_case(name, case)
-    assert [call.target for call in seen.calls()] == [f"xla_gpu_{name}"]
+    assert [call.target for call in seen.calls()] == [f"xla_gpu_{name.replace('.', '_')}"]
+
+
+def test_hlo_of_the_folder_of_an_implementation():
+    command = [sys.executable, "-P", "-m", "devtool", "hlo", "rms_norm_triton"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.endswith("hlo: 1 custom call: xla_gpu_rms_norm_triton\n")
 
 
 SVG = "{http://www.w3.org/2000/svg}"
