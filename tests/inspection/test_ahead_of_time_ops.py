@@ -10,8 +10,7 @@ from pyxla_kernels.common.testing.custom_calls import to_xla
 
 import pyxla
 from pyxla import testing
-from pyxla.op.definition import NAMESPACE
-from tests.layers.test_imports import OPS
+from tests.layers.test_imports import LIBRARIES
 
 pytestmark = pytest.mark.skipif(
     torch_xla.runtime.device_type() != "CPU", reason="compiles for a GPU that is not here: on the CPU"
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def cases():
-    modules = (importlib.import_module(f"pyxla_kernels.{folder}.{folder}") for folder in OPS)
+    modules = (importlib.import_module(f"pyxla_kernels.{folder}.{folder}") for folder in LIBRARIES)
     declared = (value for module in modules for value in vars(module).values() if isinstance(value, pyxla.CustomOp))
     for op in declared:
         seen = set()
@@ -39,7 +38,7 @@ def test_compiled_for_an_h200(name, case):
         torch_xla.sync(wait=True)
     results = results if isinstance(results, tuple) else (results,)
     (module,) = pyxla.compiled_for(seen, "H200").modules
-    calls = [call for call in module.calls if call.target == f"{NAMESPACE}_{name}"]
+    calls = [call for call in module.calls if call.target == op.target]
     changed = [arguments[slot.name] for slot in op.schema.mutated]
     if not any(t.numel() for t in (*changed, *results) if isinstance(t, torch.Tensor)):
         assert not calls  # XLA:CUDA omits calls without elements

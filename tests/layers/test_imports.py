@@ -14,7 +14,11 @@ from tests.conftest import ROOT
 KERNELS_PACKAGE = "pyxla_kernels"
 CODE = {".py", ".h", ".cuh", ".cc", ".cu", ".cmake", ".sh", ".jinja", ".lark"}
 MAX_LINES = 400
-OPS = sorted(path.parent.name for path in ROOT.glob("kernels/*/*_ffi.cc"))
+# Folder of an implementation -> its op.
+IMPLEMENTATIONS = {path.parent.name: path.read_text().strip() for path in ROOT.glob("kernels/*/implements")}
+OPS = sorted({path.parent.name for path in ROOT.glob("kernels/*/*_ffi.cc")} - IMPLEMENTATIONS.keys())
+# Each folder has one; an op's comes before those of its implementations.
+LIBRARIES = sorted([*OPS, *IMPLEMENTATIONS], key=lambda folder: (IMPLEMENTATIONS.get(folder, folder), folder))
 FAMILIES = {path.name for path in ROOT.glob("kernels/_[a-z]*")}
 
 

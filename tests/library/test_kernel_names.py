@@ -9,7 +9,7 @@ from pyxla.inspection.profile import DeviceTimes, kernels_in, profiling
 from pyxla.library.kernel_names import kernel_names
 from pyxla.library.op_table import read_op_table
 from tests.conftest import ROOT
-from tests.layers.test_imports import OPS
+from tests.layers.test_imports import LIBRARIES
 
 # From XLA's profile of a decoder's step on an H200, 2026-11-22.
 ON_AN_H200 = {
@@ -29,7 +29,7 @@ ON_AN_H200 = {
 @pytest.fixture(scope="module")
 def built():
     """The names of each op's kernels."""
-    paths = {op: ROOT / f"build/lib/lib{op}.so" for op in OPS}
+    paths = {op: ROOT / f"build/lib/lib{op}.so" for op in LIBRARIES}
     if not all(read_op_table(path).cuda_architectures for path in paths.values()):
         pytest.skip("built without CUDA code: devtool build --cuda on")
     return {op: kernel_names(path) for op, path in paths.items()}

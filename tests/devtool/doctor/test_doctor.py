@@ -17,6 +17,7 @@ from devtool.doctor.python import Problem
 from pyxla.library.source_digest import source_digest
 from tests.conftest import ROOT, compile_library
 from tests.devtool_tree import Tree
+from tests.layers.test_imports import LIBRARIES
 
 CUDA = ["CUDA plugin", "pjrt_proxy", "CUDA libraries", "driver", "GPUs"]
 CHECKS = ["Python", "wheels", "torch", "torch_xla", "C++ compiler", "nvcc", *CUDA]
@@ -76,8 +77,9 @@ def test_this_machine(capsys):
     lines = [Line(**o) for o in objects]
     assert (done.returncode, [line for line in lines if line.status == FAILED]) == (0, []), done.stderr
     found = {line.check: line for line in lines}
-    ops = sorted(path.parent.name for path in ROOT.glob("kernels/*/*_ffi.cc"))
-    assert list(found) == [*CHECKS, "ops", *(f"op {op}" for op in ops), "LD_PRELOAD", "call on CPU", "call on CUDA"]
+    ops = [f"op {folder}" for folder in LIBRARIES]
+    assert list(found) == [*CHECKS, "ops", *ops, "LD_PRELOAD", "call on CPU", "call on CUDA"]
+    assert found["ops"].found == f"{len(LIBRARIES)} folders in kernels/"
     assert found["torch_xla"].found == "2.8.1" and found["LD_PRELOAD"].found == "empty"
     assert found["call on CPU"].found == "simple_add: a custom call in the HLO, its numbers are right"
     assert found["CUDA plugin"].found == "jax-cuda13-pjrt 0.11.2, PJRT API 0.115"
