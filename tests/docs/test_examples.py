@@ -13,7 +13,8 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.devtool_tree import Tree
-from tests.docs.test_documents import EXAMPLES, OPS
+from tests.docs.test_documents import EXAMPLES
+from tests.layers.test_imports import IMPLEMENTATIONS, LIBRARIES
 from tests.markdown import matches, page, pages
 
 
@@ -27,7 +28,8 @@ def tree(tmp_path_factory):
     tree = Tree(tmp_path_factory.mktemp("docs"))
     scripts = "".join(block.text for p in pages() for block in p.blocks if block.words == ("python", "run"))
     tree.library("").parent.mkdir(parents=True)
-    for op in OPS & set(re.findall(r"xla_gpu\.(\w+)", scripts)):
+    called = set(re.findall(r"xla_gpu\.(\w+)", scripts))
+    for op in (folder for folder in LIBRARIES if IMPLEMENTATIONS.get(folder, folder) in called):
         shutil.copytree(ROOT / "kernels" / op, tree.kernels / op, dirs_exist_ok=True)
         for name in (f"lib{op}.so", f"lib{op}.json"):
             assert (ROOT / "build/lib" / name).is_file(), f"expected a built library: devtool build {op}"

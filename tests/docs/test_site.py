@@ -14,8 +14,8 @@ import pytest
 from devtool.cli import cli
 from tests.conftest import ROOT
 from tests.devtool_tree import Tree
-from tests.docs.test_documents import HOSTS, OPS
-from tests.layers.test_imports import CPP, includes, name_of, python_files
+from tests.docs.test_documents import HOSTS
+from tests.layers.test_imports import CPP, IMPLEMENTATIONS, OPS, includes, name_of, python_files
 
 
 class Parsed(HTMLParser):
@@ -222,7 +222,7 @@ def test_cpp_names_are_read_from_the_headers():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", sorted(OPS))
+@pytest.mark.parametrize("folder", OPS)
 def test_every_op_is_there(site, folder):
     from pyxla.torch_ops.custom_op import _ops
 
@@ -238,6 +238,24 @@ def test_every_op_is_there(site, folder):
         assert plain(entry.name) in text and plain(entry.why) in text
     for bad in cases.BAD_INPUTS:
         assert plain(bad.message) in text
+    check_files_and_notes(folder, path, text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", sorted(IMPLEMENTATIONS))
+def test_every_implementation_is_there(site, folder):
+    """How it is called, and the way to the op's page, which says the rest."""
+    op = IMPLEMENTATIONS[folder]
+    name, path = folder.removeprefix(f"{op}_"), site / f"ops/{folder}.html"
+    text = text_of(path)
+    for called in (f"torch.ops.xla_gpu.{op}.{name}(", f"{op}={name}", f"use_implementation('{op}', '{name}')"):
+        assert plain(called) in text
+    assert f"xla_gpu_{folder}" in text and f'href="{op}.html"' in path.read_text()
+    check_files_and_notes(folder, path, text)
+
+
+def check_files_and_notes(folder: str, path: Path, text: str) -> None:
+    """A page has the names of the folder's sources, and the first paragraph of its notes."""
     for source in (ROOT / "kernels" / folder).glob("*.[ch]*"):
         assert plain(source.name) in text
     notes = ROOT / "kernels" / folder / "NOTES.md"
