@@ -23,10 +23,11 @@ norm = torch.ops.xla_gpu.rms_norm
 
 PAGED = ["ragged-bf16", "window-7", "all-options", "f8-bf16", "lse-f32"]
 # op -> cases, one for each form of call: attributes of each kind, operands that are
-# absent, several results, float8, updates in place with and without a result, no elements.
+# absent, several results, float8, updates in place with and without a result, no elements. And implementations.
 ROUND_TRIPS = {
     "simple_add": ["f32-3x5", "bf16-3x5", "f32-scalar", "f32-empty"],
     "rms_norm": ["bf16-5x1000", "f32-no-weight", "bf16-weight-f32", "f32-eps-0"],
+    "rms_norm.triton": ["bf16-5x1000"],
     "fused_add_rms_norm": ["f32-3x5", "bf16-5x1000", "bf16-no-weight"],
     "rotary_embedding": ["bf16-neox", "f32-interleaved"],
     "rotary_embedding_inplace": ["bf16-neox", "f32-rot-dim-0"],
@@ -34,6 +35,7 @@ ROUND_TRIPS = {
     "rotary_and_cache": ["bf16-neox", "bf16-to-f8-scaled"],
     "gelu_and_mul": ["f32-3x10", "bf16-3x10"],
     "paged_attention": PAGED,
+    "paged_attention.flashinfer": ["ragged-bf16"],
     "paged_attention_lse": PAGED,
     "fused_decoder_layer": ["bf16-no-qkv"],
     "fused_decoder_layer_rotary": ["rotary-bf16-17x128"],

@@ -5,8 +5,10 @@ import torch
 import torch_xla
 from torch._dynamo.exc import BackendCompilerFailed
 
-from pyxla import hlo, testing
+import pyxla
+from pyxla import Implementation, hlo, testing, use_implementation
 from pyxla.errors import DefinitionError
+from pyxla.hlo.text import custom_calls
 from tests.probe import probe_ops as ops
 
 pytestmark = pytest.mark.usefixtures("probe_library")
@@ -123,3 +125,32 @@ def test_update_of_what_a_gradient_needs(call):
     with pytest.raises(RuntimeError, match=r"leaf [vV]ariable that requires grad"):
         call(weight, torch.ones(3, device=DEVICE))
     assert weight.cpu().tolist() == [1.0] * 3
+
+
+@pytest.fixture(scope="module")
+def again():
+    """Another implementation of probe_accumulate."""
+    return Implementation(ops.probe_accumulate, "again", "probe_accumulate_again")
+
+
+@pytest.mark.parametrize("how", ["called", "torch.ops", "chosen"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_implementation_updates_in_place_too(again, how, compiled):
+    """Called as the op is, as an overload, or in the op's place; and the op's own is back afterwards."""
+    function = {"called": again, "torch.ops": again.overload, "chosen": ops.probe_accumulate}[how]
+    call = torch.compile(lambda c, u: function(c, u), backend="openxla", fullgraph=True) if compiled else function
+    with use_implementation("probe_accumulate", "again" if how == "chosen" else "default"):
+        # Of a size that no other test has, so that XLA compiles it.
+        size = 20 + 2 * ["called", "torch.ops", "chosen"].index(how) + compiled
+        cache, update = torch.ones(size, device=DEVICE), torch.arange(float(size), device=DEVICE)
+        torch_xla.sync(wait=True)
+        with hlo.optimized_modules() as modules:
+            total = call(cache, update)
+            torch_xla.sync(wait=True)
+    testing.check_in_place(again, modules, count=1)
+    assert not any(custom_calls(text, ops.probe_accumulate.target) for text in modules)
+    assert cache.cpu().tolist() == [1.0 + i for i in range(size)] and total.item() == cache.cpu().sum().item()
+    on_cpu = torch.ones(size)
+    assert function(on_cpu, torch.ones(size)).item() == 2 * size and on_cpu.tolist() == [2.0] * size
+    seen = pyxla.inspect(ops.probe_accumulate, cache, update)
+    assert [c.target for c in seen.calls()] == [ops.probe_accumulate.target]

@@ -26,12 +26,14 @@ EXCHANGES = re.compile(r"all-gather|all-reduce|all-to-all|collective-permute|red
 PAGED = ["ragged-bf16", "window-7", "all-options", "f8-bf16"]
 SHARDED = {
     "paged_attention": PAGED,
+    "paged_attention.flashinfer": ["ragged-bf16"],
     "paged_attention_lse": ["lse-all-options"],
     "reshape_and_cache": ["bf16-to-itself"],
     "rotary_embedding": ["bf16-neox", "f32-interleaved"],
     "rotary_embedding_inplace": ["bf16-neox", "f32-interleaved"],
     "rotary_and_cache": ["bf16-neox", "f32-interleaved"],
     "rms_norm": ["f32-2x4096", "bf16-300x2880"],
+    "rms_norm.triton": ["bf16-300x2880"],
     "fused_add_rms_norm": ["f32-2x4096"],
     "silu_and_mul": [],
     "gelu_and_mul": [],
