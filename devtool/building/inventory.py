@@ -68,6 +68,8 @@ def _entry(state: str, reason: str, path: Any, table: Any = None) -> dict[str, A
 
 def print_inventory(entries: Sequence[dict[str, Any]]) -> None:
     """Prints the entries as a table; for what is not built, the command to build it follows on stderr."""
+    import sys
+
     import click
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -75,7 +77,7 @@ def print_inventory(entries: Sequence[dict[str, Any]]) -> None:
 
     table = Table(box=SIMPLE_HEAD, padding=0)
     for title in ("op", "targets", "platforms", "state"):
-        table.add_column(title)
+        table.add_column(title, overflow="fold")
     for entry in entries:
         table.add_row(
             f"  {entry['op']}" if entry["implements"] else entry["op"],
@@ -84,7 +86,8 @@ def print_inventory(entries: Sequence[dict[str, Any]]) -> None:
             entry["state"],
             style="" if entry["state"] == "built" else "yellow",
         )
-    Console().print(table)
+    # In a pipe no line is broken, so that grep finds a target.
+    Console(width=None if sys.stdout.isatty() else 1000).print(table)
     rest = [entry["op"] for entry in entries if entry["state"] not in ("built", "preloaded", "installed")]
     if rest:
         click.echo(f"hint: devtool build {' '.join(rest)}", err=True)

@@ -54,6 +54,14 @@ def test_table_says_the_state_in_words(tree):
     assert result.stderr == "hint: devtool build simple_add\n"
 
 
+def test_targets_are_whole_in_a_pipe():
+    command = [sys.executable, "-P", "-m", "devtool", "list"]
+    entries = subprocess.run([*command, "--json"], cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
+    table = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    targets = {target for entry in map(json.loads, entries) for target in entry["targets"]}
+    assert "xla_gpu_rms_norm_triton" in targets and targets <= set(table.replace(",", "").split())
+
+
 @pytest.mark.parametrize("damage", ["cut short", "text", "another op's", "no table"])
 def test_corrupt(tree, tmp_path, damage):
     library = tree.library("simple_add")

@@ -12,6 +12,7 @@ from devtool.building import build
 from devtool.building.build import Options
 from devtool.errors import DevtoolError
 from devtool.testing import run
+from devtool.testing.table import COLUMNS, print_table
 from tests.devtool_tree import Tree
 
 PRELOADED = """
@@ -245,3 +246,15 @@ def test_write_past_the_end_is_found(tree):
     line = text[: text.index("out[i] = ")].count("\n") + 1
     assert f"SUMMARY: AddressSanitizer: heap-buffer-overflow too_far/too_far_host.cc:{line} in" in result.stderr
     assert "test: pytest failed (exit status 1) before its end" in result.stderr
+
+
+def test_table_fits_80_columns_and_cuts_no_word(capsys, monkeypatch):
+    """With the longest name of an op or implementation here."""
+    monkeypatch.setenv("COLUMNS", "80")
+    names = ["fused_decoder_layer_rotary", "paged_attention.flashinfer"]
+    kept = {"case": "a", "ok": True, "share": 1.0, "recompiles": 0}
+    print_table([{"op": name, "check": check} | kept for name in names for check in COLUMNS.values()])
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80 and "…" not in shown
+    rows = [line.split() for line in shown.splitlines() if line.startswith(tuple(names))]
+    assert rows == [[name, "1", *["ok"] * 6, "100%", "0"] for name in names]
