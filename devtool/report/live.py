@@ -99,7 +99,7 @@ def _hlo(op: str) -> dict[str, Any]:
     from devtool.hlo.svg import draw
 
     name = project.op_of_folder(op)
-    cases = load_cases(name, op, project.implementations().get(op, op))
+    cases = load_cases(name)
     _, seen = inspect_case(name, cases[0])
     picture, left_out = draw(seen.modules, "after")
     return {
