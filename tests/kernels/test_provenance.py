@@ -11,12 +11,17 @@ import pytest
 from devtool.scaffold.names import op_problem
 from pyxla.library.op_table import read_op_table
 from pyxla.library.source_digest import source_digest
+from tests.conftest import ROOT
 from tests.devtool_tree import TINY, Tree, needs_nvcc
 
 # Places that a path could get into: the file's name, and nvcc's names for file-local symbols.
 PLACED = f"{TINY}const char* place();\nconst char* place() {{ return __FILE__; }}\n"
 KERNEL = "%s __global__ void Fill(float* out) { out[0] = 1; } %s void Launch(float* out) { Fill<<<1, 1>>>(out); }\n"
 STATIC, ANONYMOUS = KERNEL % ("static", ""), KERNEL % ("namespace {", "}")
+
+
+# Part of every op's digest.
+FAMILIES = {path.name for path in (ROOT / "kernels").glob("_[a-z]*")}
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +37,8 @@ def shared(tmp_path_factory):
 def tree(shared):
     """A tree with the op `one`, built, and with nothing else."""
     yield shared
-    for folder in (*shared.kernels.iterdir(), *(shared.kernels / "one").iterdir()):
-        kept = folder.name in ("one", "cmake", "common") or folder.name.startswith("_")  # part of every op's digest
-        if folder.is_dir() and not kept:
+    for folder in shared.kernels.iterdir():
+        if folder.is_dir() and folder.name not in ("cmake", "common", *FAMILIES):
             shutil.rmtree(folder)
     shared.tiny_op("one", PLACED)
     assert shared.run("build").returncode == 0
