@@ -61,6 +61,7 @@ def test_headers_of_the_wheel_are_compiled_and_its_version_and_licence_recorded(
     assert result.returncode == 0 and "Theirs 1.2, MIT" in result.stdout
 
 
+@pytest.mark.slow
 @needs_nvcc
 @pytest.mark.parametrize("cuda", ["on", "auto"])
 def test_without_the_wheel(tmp_path, cuda):
@@ -76,6 +77,7 @@ def test_without_the_wheel(tmp_path, cuda):
         assert manifest(tree)["cuda_architectures"] == [] and manifest(tree)["wrapped"] is None
 
 
+@pytest.mark.slow
 def test_without_cuda_the_wheel_is_not_looked_for(tmp_path):
     tree = make(tmp_path, version="7.0")
     result = tree.run("build", "wrapping", "--cuda", "off")
@@ -83,6 +85,7 @@ def test_without_cuda_the_wheel_is_not_looked_for(tmp_path):
     assert manifest(tree)["wrapped"] is None
 
 
+@pytest.mark.slow
 @needs_nvcc
 @pytest.mark.parametrize(
     ("installed", "changes", "message"),

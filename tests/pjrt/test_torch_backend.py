@@ -52,12 +52,14 @@ def test_torch_xla_starts_no_compile_workers(imports):
     assert seen(imports) == {"children": [], "pools": 0, "threads": 2, "as before": True}
 
 
+@pytest.mark.slow
 @with_triton
 def test_what_torch_xla_starts_without_it():
     """If this test fails, torch_xla has fixed it, and the preparation can be removed."""
     assert seen("import torch, torch_xla", TORCH_DEVICE_BACKEND_AUTOLOAD="0")["pools"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asks", ["", "import importlib.util; assert importlib.util.find_spec('torch_xla');"])
 def test_torch_alone_is_left_as_it_is(asks):
     """Also if a library checks whether torch_xla is installed."""
@@ -69,11 +71,13 @@ def test_torch_alone_is_left_as_it_is(asks):
     assert done.stdout == "True False\n"
 
 
+@pytest.mark.slow
 @with_triton
 def test_a_choice_of_the_user_stays():
     assert seen("import torch, torch_xla", TORCH_WARM_POOL="1")["pools"] == 1
 
 
+@pytest.mark.slow
 def test_an_import_that_fails(tmp_path):
     (tmp_path / "torch_xla.py").write_text("raise ImportError('not here')")
     script = (
@@ -86,6 +90,7 @@ def test_an_import_that_fails(tmp_path):
     assert done.stdout == "not here True False\n"
 
 
+@pytest.mark.slow
 def test_the_module_has_its_own_loader():
     script = (
         "import torch, torch_xla; print(torch_xla.__loader__ is torch_xla.__spec__.loader, type(torch_xla.__loader__))"

@@ -53,6 +53,7 @@ def test_switched_off_or_another_version(imports, tmp_path):
     assert seen(script, PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}") == COMPILERS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("imports", IMPORTS)
 def test_nothing_stands_in_afterwards(imports):
     script = f"""
@@ -82,6 +83,7 @@ def test_as_without_us(what):
     assert seen(script, PYTHONHASHSEED="0") == seen(script, PYTHONHASHSEED="0", **ALONE)
 
 
+@pytest.mark.slow
 def test_a_module_as_an_attribute():
     script = """
 import torch, torch_xla
@@ -96,6 +98,7 @@ except AttributeError as error:
     assert seen(script) == [False, "torch_xla.stablehlo", "torch_xla._dynamo.dynamo_bridge", error]
 
 
+@pytest.mark.slow
 def test_a_function_of_torch_xla(tmp_path):
     script = f"""
 import torch, torch_xla
@@ -107,6 +110,7 @@ print(json.dumps(None))
     assert "stablehlo.dot_general" in (tmp_path / "saved/functions/forward.mlir").read_text()
 
 
+@pytest.mark.slow
 def test_scan_and_its_gradient():
     """torch_xla's scan used three functions of functorch.compile; sums of 1 to 4 and what each adds to all of them."""
     script = """
@@ -120,6 +124,7 @@ print(json.dumps([sums.cpu().tolist(), xs.grad.cpu().tolist()]))
     assert seen(script) == [[1, 3, 6, 10], [4, 3, 2, 1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["torch._dynamo", "functorch.compile", "requests"])
 def test_what_is_loaded_already_is_not_touched(name):
     script = f"""
@@ -131,6 +136,7 @@ print(json.dumps([sys.modules["{name}"] is before, torch._dynamo.config.automati
     assert seen(script) == [True, False]
 
 
+@pytest.mark.slow
 def test_more_than_torch_xla_asks_for():
     """As in another version: the module is loaded, and attributes set before are still set."""
     script = """
@@ -152,6 +158,7 @@ print(json.dumps([
     assert seen(script) == [True, "aot_module", "ScalarNode", False, True]
 
 
+@pytest.mark.slow
 def test_torch_xla_first_and_without_plugins():
     """Then pyxla cannot report that torch_xla is loaded."""
     script = """
@@ -164,6 +171,7 @@ print(json.dumps([stand_ins, gc.get_threshold() == before, "torch._dynamo" in sy
     assert seen(script, XLA_REGISTER_INSTALLED_PLUGINS="0") == [[], True, False, False]
 
 
+@pytest.mark.slow
 def test_torch_xla_first_and_it_fails(tmp_path):
     """The import's end is not seen: a remaining stand-in loads its module for any name."""
     (tmp_path / "torch_xla.py").write_text("import torch, yaml\nraise ImportError(type(yaml).__name__)")
@@ -179,6 +187,7 @@ except ImportError as error:
     assert seen(script, PYTHONPATH=path) == ["_StandIn", "6", "requests", [1], False, "module"]
 
 
+@pytest.mark.slow
 def test_an_import_that_fails_leaves_nothing(tmp_path):
     (tmp_path / "torch_xla.py").write_text("from functorch.compile import aot_function\nraise ImportError('not here')")
     script = """

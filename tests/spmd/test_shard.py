@@ -16,6 +16,7 @@ norm = pyxla.find_op("rms_norm")
 MESH = SimpleNamespace(axis_names=("data", "model"))
 
 
+@pytest.mark.slow
 def test_on_a_mesh_of_four_devices():
     """torch_xla counts its devices once per process, and SPMD cannot be turned off again."""
     environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4"}

@@ -75,6 +75,7 @@ def test_changed_project_leaves_the_wheels_alone(made):
     assert "updating" in errors and "installing the project" in errors and "wheels" not in errors
 
 
+@pytest.mark.slow
 def test_moved_tree_is_made_anew(tree, made):
     shutil.copytree(made.root / ".venv", tree.root / ".venv", symlinks=True)
     seen, errors = tree.works()
@@ -106,6 +107,7 @@ def test_killed_anywhere_is_repaired_by_the_next_call(tree):
     assert tree.works(PYXLA_PYTHON="/nonexistent")[1] == ""
 
 
+@pytest.mark.slow
 def test_killed_update_is_repaired_by_the_next_call(made):
     made.lock("cpu", write_wheel(made.wheels, "tiny", "3.0"))
     process = made.start()
@@ -125,6 +127,7 @@ def test_interrupt_ends_with_130_and_leaves_nothing_complete(tree):
     assert (tree.root / ".venv/stamp").read_text() == ""
 
 
+@pytest.mark.slow
 def test_two_at_once_share_one_set_up(tree):
     first = tree.start("first")
     read_until(first, "making .venv")
@@ -136,6 +139,7 @@ def test_two_at_once_share_one_set_up(tree):
     assert first.returncode == 0 and json.loads(output)["arguments"] == ["first"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", ["pip", "uv"])
 def test_wrong_hash_fails_and_is_not_complete(tree, tool):
     """pip installs uv, uv the rest."""
@@ -147,6 +151,7 @@ def test_wrong_hash_fails_and_is_not_complete(tree, tool):
     assert (tree.root / ".venv/stamp").read_text() == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tool", "message"), [("uv", "Hashes are required"), ("pip", "all requirements must have a hash")]
 )
@@ -162,6 +167,7 @@ def test_lock_without_hash_is_refused(tree, tool, message):
 NOBODY = "http://127.0.0.1:9/simple"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", ["pip", "uv"])
 def test_no_network_is_named(tree, told):
     index = {
@@ -173,6 +179,7 @@ def test_no_network_is_named(tree, told):
     assert "PIP_INDEX_URL or UV_DEFAULT_INDEX" in errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("package", "tool"), [("uv", "pip"), ("devthing", "uv")])
 def test_package_that_the_index_lacks_is_named(tree, package, tool):
     next(tree.wheels.glob(f"{package}-*.whl")).unlink()
@@ -185,6 +192,7 @@ def test_lock_without_uv_is_named(tree):
     assert "expected uv in " in tree.fails()
 
 
+@pytest.mark.slow
 def test_mirror_that_pip_alone_was_told_of_is_uvs_too(tree):
     """In a file: an index, and one more; none of them knows all packages."""
     for name in ("first", "second"):
@@ -225,6 +233,7 @@ def test_what_pip_was_told_becomes_uvs_unless_uv_was_told():
     assert setup_uv.for_uv(setup_uv.pip_settings(listed), {})[0]["UV_DEFAULT_INDEX"] == "http://env"
 
 
+@pytest.mark.slow
 def test_cache_that_cannot_be_written_is_done_without(tree, tmp_path):
     with mounted(tmp_path / "home", "size=1m", flags=1):  # 1: read-only
         seen, _ = tree.works(HOME=str(tmp_path / "home"))
@@ -232,12 +241,14 @@ def test_cache_that_cannot_be_written_is_done_without(tree, tmp_path):
     assert not (tree.root / ".venv/uv-cache").exists()
 
 
+@pytest.mark.slow
 def test_silence_is_broken(tree):
     script = tree.root / "devtool/setup_env.py"
     script.write_text(script.read_text().replace("REPORT_S = 30", "REPORT_S = 0.2"))
     assert re.search(r"pip is at work \(\d+ s\)", tree.works()[1])
 
 
+@pytest.mark.slow
 def test_terminal_shows_uvs_progress(tree):
     environment, (reader, writer) = tree.environment(TERM="xterm"), os.openpty()
     fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("4H", 24, 40, 0, 0))
@@ -271,6 +282,7 @@ def test_venv_that_is_a_link_is_not_touched(tree, tmp_path):
     assert "got a link or a file" in tree.fails()
 
 
+@pytest.mark.slow
 def test_full_disk_is_named_and_not_complete(tree):
     tree.lock("cpu", write_wheel(tree.wheels, "tiny", "1.0", 1 << 26))
     with mounted(tree.root / ".venv", "size=80m"):
