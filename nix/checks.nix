@@ -32,11 +32,11 @@ in
   inherit (packages) docs;
   # Every library loads, its table is what its manifest says, and it needs nothing but glibc, libstdc++ and the driver.
   libraries = inCheckout "libraries" "devtool verify ${release}/lib";
-  # The ops' tests, on the libraries that Nix built.
+  # The ops' tests, on the libraries that Nix built; `devtool test --all` has the slow ones.
   tests = inCheckout "tests" ''
     mkdir -p build/lib
     cp ${cpu.release}/lib/lib* build/lib/
-    python3 -P -m pytest -p pyxla.pytest_plugin -q kernels
+    python3 -P -m pytest -p pyxla.pytest_plugin -p devtool.testing.pytest_outcomes --without-slow -q kernels
   '';
   # What `devtool new-op` writes builds and passes.
   scaffold = inCheckout "scaffold" ''
