@@ -68,7 +68,7 @@ def inspect_case(op_name: str, case: Any) -> tuple[str, Any]:
     device = torch_xla.device()
     arguments = case.arguments()
     on_xla = {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
-    with inspecting(private=False) as seen:
+    with inspecting() as seen:
         results = op(**on_xla)
         results = results if isinstance(results, tuple) else (results,)
         text = hlo.lowered([t for t in (*(on_xla[a.name] for a in op.schema.mutated), *results) if t is not None])
