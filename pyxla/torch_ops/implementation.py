@@ -36,8 +36,9 @@ class Implementation(CustomOp):
     """
 
     def __init__(self, op: CustomOp, name: str, folder: str):
-        if op.library != op.name or name == DEFAULT:
-            raise DefinitionError(mismatch(folder, "implementation", "another name", f"{name} of {op.name}"))
+        if name == DEFAULT:
+            message = mismatch(folder, "implementation", "a name other than default, the op's own", name)
+            raise DefinitionError(message, f"rename the folder: mv {folder} {op.name}_fast")
         mutates = tuple(argument.name for argument in op.schema.mutated)
         super().__init__(op.reference, mutates, folder, implementation=name, gradient=op._gradient)
         self.op, self._check, self._workspace = op, None, op._workspace

@@ -187,7 +187,11 @@ def folder(tmp_path: Path, name: str, op: str | None) -> str:
         ("rms_norm_fast", None, "rms_norm_fast: implements: expected a file with the name of the op, got none"),
         ("fast_norm", "rms_norm", "fast_norm: folder: expected rms_norm_ and the implementation's name, got fast_norm"),
         ("rms_norm_triton", "rms_norm", "rms_norm.triton: op: expected a name that is free"),
-        ("rms_norm_default", "rms_norm", "rms_norm_default: implementation: expected another name, got default"),
+        (
+            "rms_norm_default",
+            "rms_norm",
+            "rms_norm_default: implementation: expected a name other than default, the op's own, got default",
+        ),
         ("paged_attention_lse", "paged_attention", "paged_attention.lse: op: expected a name that is free"),
     ],
 )
