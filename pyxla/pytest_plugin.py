@@ -48,7 +48,10 @@ def pytest_collection_modifyitems(config, items) -> None:
 
     checks = [(item, *_check_and_case(item)) for item in items]
     if config.getoption("--device") == "cpu":
-        _keep_smoke_cases([(item, case) for item, _, case in checks if case and _is_of_implementation(item)])
+        _keep_smoke_cases([(item, case) for item, check, case in checks if check and _is_of_implementation(item)])
+        for item, check, case in checks:
+            if case and case.cuda_size and check is not testing.check_raw:
+                item.add_marker(pytest.mark.slow)
     if config.getoption("--raw"):
         items[:] = [item for item, check, _ in checks if check is testing.check_raw]
         config.hook.pytest_deselected(items=[item for item, check, _ in checks if check is not testing.check_raw])
@@ -116,7 +119,7 @@ def _check_and_case(item) -> tuple[Callable | None, Case | None]:
 
     values = list(item.callspec.params.values()) if hasattr(item, "callspec") else []
     check = next((value for value in values if any(value is known for known in testing.CHECKS)), None)
-    return check, next((value for value in values if check and isinstance(value, testing.Case)), None)
+    return check, next((value for value in values if isinstance(value, testing.Case)), None)
 
 
 @functools.cache

@@ -37,7 +37,7 @@ class Batch:
 
     Attributes:
         lengths: (new tokens, context) of each sequence.
-        options: of `arguments`; `roundings` of a case.
+        options: of `arguments`; `roundings` and `cuda_size` of a case.
     """
 
     name: str
@@ -46,6 +46,7 @@ class Batch:
     dtype: torch.dtype
     options: dict[str, Any]
     roundings: int = 16
+    cuda_size: bool = False
 
     def case(self, has_lse: bool = False) -> Case:
         """With torch's attention as peer where that has all that the case needs."""
@@ -57,13 +58,20 @@ class Batch:
             peer=torch_attention if has_peer else None,
             roundings=self.roundings,
             cuda_roundings=ROUNDED_WEIGHTS.get(self.dtype),
+            cuda_size=self.cuda_size,
         )
 
 
 def batch(
-    name: str, why: str, lengths: Iterable[tuple[int, int]], dtype: torch.dtype, roundings: int = 16, **options: Any
+    name: str,
+    why: str,
+    lengths: Iterable[tuple[int, int]],
+    dtype: torch.dtype,
+    roundings: int = 16,
+    cuda_size: bool = False,
+    **options: Any,
 ) -> Batch:
-    return Batch(name, why, lengths, dtype, options, roundings)
+    return Batch(name, why, lengths, dtype, options, roundings, cuda_size)
 
 
 def shared_prefix(dtype: torch.dtype) -> Case:
@@ -147,6 +155,7 @@ BATCHES = [
         "more chunks on CUDA than a warp has lanes; three, of two tokens",
         ((1, 70_000), (2, 5200)),
         BF16,
+        cuda_size=True,
         heads=(4, 1),
     ),
     batch(
@@ -154,6 +163,7 @@ BATCHES = [
         "so many heads that chunks on CUDA are longer than usual",
         ((1, 12_000),),
         F16,
+        cuda_size=True,
         heads=(64, 64),
         d=8,
     ),

@@ -49,12 +49,12 @@ def attend(check: Check, a: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
         gathered = stored[:, blocks, seen % block_size].view(cache.dtype).to(wide)
         if a.kv_scales is not None:
             gathered = gathered * a.kv_scales.to(wide)[:, None, :, None]
-        gathered = gathered.repeat_interleave(heads // kv_heads, dim=2)
         for row in range(starts[seq], starts[seq + 1]):
             # Cut to what this token sees, without a mask: a masked NaN would still be multiplied by zero.
             end = len(seen) - (starts[seq + 1] - 1 - row)
             keys, values = gathered[:, max(0, end - window) : end]
-            logits = torch.einsum("hd,khd->hk", a.query[row].to(wide), keys) * a.scale
+            query = a.query[row].to(wide).unflatten(0, (kv_heads, -1))  # g: the query heads of a kv head
+            logits = torch.einsum("hgd,khd->hgk", query, keys).flatten(0, 1) * a.scale
             if a.soft_cap is not None:
                 logits = a.soft_cap * torch.tanh(logits / a.soft_cap)
             if a.alibi_slopes is not None:
@@ -63,7 +63,8 @@ def attend(check: Check, a: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
             if a.sinks is not None:
                 logits = torch.cat([logits, a.sinks.to(wide)[:, None]], dim=1)
             weights = logits.softmax(dim=-1)[:, : len(keys)]
-            out[row] = torch.einsum("hk,khd->hd", weights, values).to(a.query.dtype)
+            grouped = weights.unflatten(0, (kv_heads, -1))
+            out[row] = torch.einsum("hgk,khd->hgd", grouped, values).flatten(0, 1).to(a.query.dtype)
             lse[row] = logits.logsumexp(dim=-1)
     return out, lse
 

@@ -31,7 +31,7 @@ def same_keys(
             "num_seqs": integers(seqs),
         }
 
-    return Case(name, why, build, peer=torch_attention, cuda_roundings=ROUNDED_WEIGHTS.get(dtype))
+    return Case(name, why, build, peer=torch_attention, cuda_roundings=ROUNDED_WEIGHTS.get(dtype), cuda_size=True)
 
 
 SAME_KEYS = [

@@ -29,6 +29,8 @@ class Case:
         roundings: how many float32 roundings of a row's largest value the result may carry beside its own rounding.
         cuda_roundings: the same for a result of 16 bits that a GPU computes, whose kernel on tensor cores rounds to as
             many on its way; None: as many as elsewhere.
+        cuda_size: True if only the CUDA kernel treats these sizes differently: on the CPU, `devtool test` runs only
+            check_raw for the case, and `devtool test --all` every test.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Case:
     peer: Callable[..., Any] | None = None
     roundings: int = 16
     cuda_roundings: int | None = None
+    cuda_size: bool = False
 
     def __str__(self) -> str:
         return self.name

@@ -6,12 +6,14 @@ its end. Results start as bytes of ones, NaN in every float dtype, so that an el
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from pyxla.errors import PyxlaError, mismatch
+from pyxla.library.find import Library, find_library
 from pyxla.testing.direct_call import Buffer, in_order, prepare
 from pyxla.torch_ops.custom_op import CustomOp
 
@@ -38,8 +40,13 @@ def call_raw(op: CustomOp, arguments: dict[str, Any], platform: str) -> tuple[to
     results = tuple(memory.empty(tuple(t.shape), t.dtype, 0xFF) for t in op.infer_results(metas))
     size = op.workspace_bytes(metas, platform)
     workspace = None if size is None else memory.empty((size,), torch.uint8)
-    memory.run(prepare(op, copies, results, platform, workspace=workspace))
+    memory.run(prepare(op, copies, results, platform, workspace=workspace, library=_library(op.library)))
     return tuple(map(memory.read, (*(copies[a.name] for a in op.schema.mutated), *results)))
+
+
+@functools.cache  # a process cannot replace a library that it has loaded: its digest is compared once
+def _library(name: str) -> Library:
+    return find_library(name)
 
 
 class _Host:
