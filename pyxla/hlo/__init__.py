@@ -1,4 +1,4 @@
-"""The HLO module of lazily traced tensors, and what XLA made of it."""
+"""The HLO of lazily traced tensors, and the modules and thunks that XLA compiles it to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def lowered(tensors: list[torch.Tensor]) -> str:
 
 
 def stablehlo(text: str) -> str:
-    """A module in HLO's text form as StableHLO. Donated buffers are not stated there; erf, which it lacks, is mhlo.erf.
+    """Converts a module from HLO text to StableHLO text, without its donated buffers; erf becomes mhlo.erf.
 
     Args:
         text: the module before XLA optimises it.
@@ -33,7 +33,7 @@ def stablehlo(text: str) -> str:
 
 
 def bytecode(text: str) -> bytes:
-    """A module in HLO's text form as StableHLO for a compiler: in bytes, with the buffers that are donated.
+    """Converts a module from HLO text to StableHLO bytecode for a compiler, with its donated buffers.
 
     Args:
         text: the module before XLA optimises it.
@@ -48,13 +48,13 @@ def bytecode(text: str) -> bytes:
         donors = hlo_text.buffer_donors(text)
         count = len(ir.FunctionType(main.attributes["function_type"].value).inputs)
         main.attributes["arg_attrs"] = ir.ArrayAttr.get([donated if i in donors else others for i in range(count)])
-        # What StableHLO lacks becomes a custom call that XLA takes back.
+        # An operation that StableHLO lacks becomes a custom call, which XLA converts back.
         return mlir.mhlo_to_stablehlo(module.operation.get_asm(binary=True, enable_debug_info=True))
 
 
 @contextmanager
 def _as_stablehlo(text: str) -> Iterator[Any]:
-    """The module in a context of MLIR of its own."""
+    """The module in its own MLIR context."""
     from jaxlib._jax import XlaComputation, hlo_module_from_text, mlir
     from jaxlib.mlir import ir
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
@@ -76,7 +76,7 @@ def _as_stablehlo(text: str) -> Iterator[Any]:
 def optimized_modules() -> Iterator[list[str]]:
     """Collects the optimised modules that XLA compiles inside the block; the list is filled when the block ends.
 
-    It sees what is new to XLA; `pyxla.hlo.dump.private_compilations`, around it, makes everything new.
+    It does not collect graphs that XLA has compiled before; inside `pyxla.hlo.dump.private_compilations` it does.
     """
     with _texts("*after_optimizations.txt") as modules:
         yield modules
@@ -84,8 +84,8 @@ def optimized_modules() -> Iterator[list[str]]:
 
 @contextmanager
 def thunk_sequences() -> Iterator[list[str]]:
-    """Collects what XLA:CUDA will run for each module that it compiles inside the block: its thunks in order, after it
-    has put those that it can into command buffers. hlo_text.captured_calls reads it.
+    """Collects the final thunk sequence of each module that XLA:CUDA compiles inside the block, with its command
+    buffers; the list is filled when the block ends. hlo_text.captured_calls reads a sequence.
     """
     with _texts("*thunk_sequence*.txt", final_thunks) as sequences:
         yield sequences

@@ -1,4 +1,4 @@
-"""Decodes the attributes of a typed FFI custom call, as HLO's text states them. Needs neither torch nor XLA."""
+"""Decodes the attributes of a typed FFI custom call from HLO text. Needs neither torch nor XLA."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _ARRAY = re.compile(r"array<(?P<type>\w+)(?:: (?P<items>[^>]*))?>")
 _DENSE = re.compile(r"dense<(?P<items>[^>]*)> : tensor<(?P<count>\d+)x(?P<type>[a-z]\w*)>")
 _NUMBER = re.compile(r"(?P<value>[-+\w.]+)(?: : (?P<type>\w+))?")
 _FORMATS = {"f16": ("<H", "<e"), "f32": ("<I", "<f"), "f64": ("<Q", "<d")}
-# Many elements at once: MLIR writes the bytes of more than a hundred.
+# For long lists: MLIR writes more than a hundred elements as bytes.
 _BYTES = {"f16": "e", "f32": "f", "f64": "d", "i1": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q"}
 
 
 def decode(text: str) -> dict[str, Any]:
-    """The attributes by name, as Python values; what is of no known kind stays text.
+    """The attributes by name, as Python values; a value of an unknown kind stays text.
 
     Args:
-        text: `eps = 1.0E-6 : f64, sizes = array<i64: 1, 2>`, as hlo_text.CustomCall.attributes is.
+        text: hlo_text.CustomCall.attributes, such as `eps = 1.0E-6 : f64, sizes = array<i64: 1, 2>`.
     """
     found = {}
     for part in _parts(text):
@@ -33,7 +33,7 @@ def decode(text: str) -> dict[str, Any]:
 
 
 def _parts(text: str) -> list[str]:
-    """The parts between commas, those between angle brackets left alone."""
+    """The parts between commas; a comma between angle brackets does not count."""
     parts: list[str] = []
     for part in split(text):
         if parts and _CUT_ARRAY.fullmatch(parts[-1]):
@@ -62,7 +62,7 @@ def _value(text: str) -> Any:
 
 
 def _dense(items: str, count: int, kind: str, text: str) -> Any:
-    """The elements of a list; one that stands alone stands for all. What is of another type stays text."""
+    """The elements of a list; a single element without brackets is repeated. Elements of an unknown type stay text."""
     if items.startswith('"0x'):
         try:
             return [*struct.unpack(f"<{count}{_BYTES[kind]}", bytes.fromhex(items[3:-1]))]

@@ -1,4 +1,4 @@
-"""Reads XLA's buffer assignment: which memory a module takes, and what for. Needs neither torch nor XLA."""
+"""Reads XLA's buffer assignment: how much memory a module takes, and for what. Needs neither torch nor XLA."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Allocation:
     """A piece of memory.
 
     Attributes:
-        index: XLA's number of it.
+        index: XLA's number for it.
         kind: "argument", "in place" (an argument that becomes a result), "output", "temporary" or "constant".
         size: bytes.
-        parameter: number of the module's parameter that lies in it, or None.
-        values: the instructions whose results lie in it, some after others.
+        parameter: number of the module's parameter that it holds, or None.
+        values: the instructions whose results it holds, not all at the same time.
     """
 
     index: int
@@ -37,12 +37,12 @@ class MemoryPlan:
     """All memory of a module, in bytes.
 
     Attributes:
-        arguments: its parameters, those included that become results.
-        outputs: results in memory of their own.
-        temporaries: what only the module itself uses.
+        arguments: its parameters, including those that become results.
+        outputs: results in their own memory.
+        temporaries: memory that only the module itself uses.
         in_place: the part of `arguments` that becomes results.
         constants: constants of the module.
-        total: XLA's own sum.
+        total: the total that XLA states, else the sum of the allocations.
         allocations: the pieces, in XLA's order.
     """
 
@@ -56,10 +56,10 @@ class MemoryPlan:
 
 
 def read_memory_plan(text: str) -> MemoryPlan | None:
-    """The plan in a buffer assignment's text; None if the text has none.
+    """The memory plan of a buffer assignment; None if the text has none.
 
     Args:
-        text: what XLA writes to `*-buffer-assignment.txt`.
+        text: the text that XLA writes to `*-buffer-assignment.txt`.
     """
     listed, total, _ = text.partition("\nTotal bytes used:")
     found = []

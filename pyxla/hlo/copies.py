@@ -1,7 +1,7 @@
-"""What XLA copies around custom calls, and why. Needs neither torch nor XLA.
+"""Finds the copies that XLA makes around custom calls, and why. Needs neither torch nor XLA.
 
 A copy is an instruction that only moves data: `copy`, `transpose`, `slice`, `broadcast` and the like, or a fusion of
-nothing but such. One that computes as well would run anyway.
+only such instructions. An instruction that also computes would run anyway.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Copy:
         opcodes: what it does.
         shape: shape and layout of its result.
         size: bytes of its result.
-        call: the custom call before or behind it; empty if there is none.
+        call: the custom call before or after it; empty if there is none.
         place: "operand 1" or "result 0" of that call, else empty.
         in_place: the call updates that operand in place.
         reason: why XLA copies, in words.
@@ -44,11 +44,11 @@ class Copy:
 
 
 def find_copies(text: str, aliases: dict[str, tuple[tuple[int, int], ...]]) -> tuple[Copy, ...]:
-    """The copies of a module: first those around its custom calls, then what else copies a whole buffer.
+    """The copies of a module: first those around its custom calls, then the others that copy a whole buffer.
 
     Args:
         text: the module after XLA optimised it.
-        aliases: for each custom call by name its (result, operand) pairs that share a buffer.
+        aliases: name of a custom call -> its (result, operand) pairs that share a buffer.
     """
     reader = _Reader(Graph(text), aliases, {p: o for o, p in input_output_aliases(text)})
     found: dict[str, Copy] = {}
@@ -87,7 +87,7 @@ class _Reader:
         )
 
     def before(self, call: Node) -> list[Copy]:
-        """What is copied on the way to a call's operands."""
+        """The copies on the way to a call's operands."""
         found = []
         for place, name in enumerate(call.operands):
             chain = self._chain(name)
@@ -96,7 +96,7 @@ class _Reader:
         return found
 
     def behind(self, call: Node) -> list[Copy]:
-        """What copies a call's results."""
+        """The copies of a call's results."""
         found = []
         for index, use in self.graph.uses.get(call.name, []):
             opcodes = self.moves(use.node)
@@ -106,13 +106,13 @@ class _Reader:
         return found
 
     def _chain(self, name: str) -> list[Node]:
-        """The copies from an operand upwards, until something computes."""
+        """The copies from an operand upwards, up to the first instruction that computes."""
         chain: list[Node] = []
         source = self.graph.source(name)
         while source and source.node not in chain and self.moves(source.node) and source.node.operands:
             above = self.graph.source(source.node.operands[0])
             if above is None or above.node.opcode == "constant":
-                break  # a constant that is spread is no copy of anything
+                break  # a broadcast constant is not a copy
             chain.append(source.node)
             source = above
         return chain
@@ -131,46 +131,46 @@ class _Reader:
 
     def _reason_behind(self, node: Node, call: Node, index: int | None) -> str:
         if self._changes_order(node, Source(call, index)):
-            return f"result {index or 0} is wanted in another layout: {node.shape}"
+            return f"result {index or 0} is needed in another layout: {node.shape}"
         outputs = [(s.node.name, s.index) for s in self.graph.outputs]
         if (node.name, None) in outputs and (call.name, index) in outputs:
-            return f"result {index or 0} is returned twice, and two outputs share no buffer"
+            return f"result {index or 0} is returned twice, and two outputs cannot share a buffer"
         return self.plain_reason(node, None, None)
 
     def plain_reason(self, node: Node, call: Node | None, place: int | None) -> str:
-        """Why a buffer is copied as it is.
+        """Why a buffer is copied unchanged.
 
         Args:
             node: the copy.
             call: the custom call that reads it, or None.
-            place: as which operand.
+            place: number of the call's operand that it is, or None.
         """
         source = self.graph.source(node.operands[0]) if node.operands else None
         if source is None:
-            return "XLA's own"
+            return "XLA adds this copy itself"
         what = self._words(source)
         if self._changes_order(node, source):
-            return f"{what} is {_shape_of(source)}, and {node.shape} is wanted"
+            return f"{what} is {_shape_of(source)}, and {node.shape} is needed"
         parameter = self.graph.parameters.get(source.node.name)
         below = [use.node for _, use in self.graph.uses.get(node.name, [])]
         outputs = [*self._outputs(Source(node)), *self._outputs(source)]
         if parameter is not None and parameter not in self._donated:
             if outputs and not below:
                 return f"output {outputs[0]} is {what}, and an output needs memory of its own"
-            return f"{what} is not donated: its memory keeps its values, so what updates it in place gets a copy"
+            return f"{what} is not donated: it must keep its values, so an update in place works on a copy"
         readers = [n for n in (*self._readers(source), *below) if n not in (node, call) and not self.moves(n)]
         needed = [*dict.fromkeys(n.name for n in readers), *(f"output {i}" for i in outputs)]
         if needed:
             return f"the old values of {what} are still needed, by {', '.join(needed)}"
         if parameter is not None:
             return f"the memory of {what} was given to output {self._donated[parameter]}"
-        return f"the values of {what} are still needed" if call and place is not None else "XLA's own"
+        return f"the values of {what} are still needed" if call and place is not None else "XLA adds this copy itself"
 
     def _readers(self, source: Source) -> list[Node]:
         return [use.node for i, use in self.graph.uses.get(source.node.name, []) if i == source.index]
 
     def _outputs(self, source: Source) -> list[int]:
-        """The numbers of the outputs that are this value."""
+        """The numbers of the outputs that return this value."""
         same = (source.node.name, source.index)
         return [i for i, output in enumerate(self.graph.outputs) if (output.node.name, output.index) == same]
 
@@ -180,9 +180,7 @@ class _Reader:
         return dims_and_order(_shape_of(source))[1] != dims_and_order(node.shape)[1]
 
     def _words(self, source: Source | None) -> str:
-        """What a value is called: an argument by its number, all else by the instruction's name; copies by what they
-        are copies of.
-        """
+        """The name of a value: "argument <n>", else the instruction's name; a copy has the name of its original."""
         while source and self.moves(source.node) == ("copy",):
             source = self.graph.source(source.node.operands[0])
         if source is None:

@@ -1,8 +1,8 @@
-"""Makes XLA write what it compiles to files, also in a process that has compiled before, and only for a block of code.
+"""Makes XLA write the modules that it compiles to files: for one block of code, also if XLA has compiled before.
 
-XLA reads XLA_FLAGS once, before its first computation. But it parses them with a function that torch_xla 2.8.1 exports,
-which may be called again (the CPU); and a single compilation can bring settings of its own (CUDA, through pjrt_proxy).
-docs/decisions/0007-see-what-xla-compiled.md says what else was looked at, and what each costs.
+XLA reads XLA_FLAGS once, before its first computation. On the CPU, pyxla calls XLA's parser of the flags again, which
+torch_xla 2.8.1 exports; on CUDA, pjrt_proxy adds flags to each compilation's options.
+docs/decisions/0007-see-what-xla-compiled.md has the alternatives and their costs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyxla.torch_xla_patches.compiled_graphs import graphs_of_compiled_functions
 __all__ = ["private_compilations"]
 
 _AS_TEXT = "xla_dump_hlo_as_text"
-# torch_xla puts its value into the name under which its cache holds a graph, and reads it only for auto-sharding.
+# torch_xla makes the value of this variable part of a graph's cache key, and uses it only for auto-sharding.
 _PART_OF_THE_KEY = "XLA_AUTO_SPMD_MESH"
 
 _switched_to: Path | None = None
@@ -33,24 +33,24 @@ _private_compilations = 0
 
 
 def dump_to(folder: Path) -> None:
-    """Lets XLA write every module that it compiles to `folder`. Only before the first XLA computation."""
+    """Makes XLA write every module that it compiles to `folder`. Call it before the first XLA computation."""
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={folder} --{_AS_TEXT}".strip()
 
 
 def dump_folder() -> Path | None:
-    """The folder that XLA_FLAGS names for XLA's modules, or None."""
+    """The folder to which XLA_FLAGS makes XLA write its modules, or None."""
     folders = re.findall(r"--xla_dump_to=(\S+)", os.environ.get("XLA_FLAGS", ""))
-    return Path(folders[-1]) if folders else None  # as XLA reads it
+    return Path(folders[-1]) if folders else None  # XLA uses the last one
 
 
 @contextmanager
 def dumping() -> Iterator[Path]:
-    """XLA writes every module that it compiles inside the block to a folder, which is deleted at its end.
+    """Makes XLA write every module that it compiles inside the block to a folder, which is deleted when the block ends.
 
-    If XLA_FLAGS names a folder, it is that one, and nothing is switched.
+    If XLA_FLAGS or another `dumping` around this one names a folder, that folder is used and kept.
 
     Raises:
-        PyxlaError: another torch_xla than 2.8.1, whose XLA does not let itself be switched.
+        PyxlaError: on the CPU, a torch_xla other than 2.8.1 that does not export XLA's parser of the flags.
     """
     global _switched_to
     folder = dump_folder() or _switched_to
@@ -68,7 +68,7 @@ def dumping() -> Iterator[Path]:
 
 
 def final_thunks(files: Iterable[Path]) -> list[Path]:
-    """Those of XLA's files that say what XLA:CUDA will run, one per module.
+    """The files with the thunk sequences that XLA:CUDA will run, one per module.
 
     XLA writes a second file after the passes that make command buffers, but only where they changed something.
     """
@@ -82,10 +82,10 @@ def final_thunks(files: Iterable[Path]) -> list[Path]:
 
 @contextmanager
 def private_compilations() -> Iterator[None]:
-    """Compiles what runs inside the block anew, whatever torch_xla's cache holds, and shares none of it.
+    """Makes XLA compile everything that runs inside the block anew, and shares none of the graphs with other code.
 
-    The block's graphs have other keys in the cache; functions from torch.compile lose their graphs until its end.
-    `compilations` does not count these.
+    The graphs of the block have their own keys in torch_xla's cache, and functions from torch.compile are without their
+    graphs until the block ends. `compilations` does not count the graphs of the block.
     """
     global _private_compilations
     before = _compilations()
@@ -105,13 +105,13 @@ def private_compilations() -> Iterator[None]:
 
 
 def compilations() -> int:
-    """How many graphs XLA has compiled in this process so far, without those that pyxla.inspect wanted for itself."""
+    """How many graphs XLA has compiled in this process so far, without those inside `private_compilations`."""
     return _compilations() - _private_compilations
 
 
 def executions() -> int:
     """How many graphs XLA has run in this process so far."""
-    # The second counts under SPMD.
+    # torch_xla uses the second metric under SPMD.
     return _count("ExecuteTime") + _count("ExecuteReplicatedTime")
 
 
@@ -127,7 +127,7 @@ def _count(metric: str) -> int:
 
 
 def _switch(folder: str) -> None:
-    """XLA writes what it compiles to `folder` from now on; nowhere, if it is empty."""
+    """Makes XLA write what it compiles to `folder` from now on, or nowhere if `folder` is empty."""
     if platform.device_type() == "CUDA":
         cuda_plugin.set_compile_options(overrides(xla_dump_to=folder, **{_AS_TEXT: True}) if folder else b"")
     else:
@@ -156,13 +156,14 @@ def overrides(**flags: str | bool | int) -> bytes:
 
 @contextmanager
 def written_files(folder: Path, pattern: str) -> Iterator[list[Path]]:
-    """Collects the files of this pattern that are written to a folder inside the block, in their order.
+    """Collects the files of this pattern that are written to a folder inside the block, in the order of their numbers.
 
-    XLA numbers modules from 0 in each process: a folder of the user's may hold an earlier one's under the same names.
+    XLA numbers modules from 0 in each process, so a user's folder may hold files of an earlier process under the same
+    names.
 
     Args:
-        folder: where XLA writes.
-        pattern: as for glob.
+        folder: the folder that XLA writes to.
+        pattern: a glob pattern.
     """
     before = _written_at(folder, pattern)
     found: list[Path] = []
@@ -171,7 +172,7 @@ def written_files(folder: Path, pattern: str) -> Iterator[list[Path]]:
 
 
 def _written_at(folder: Path, pattern: str) -> dict[Path, int]:
-    """When each file was written last, in ns, without those that are gone meanwhile."""
+    """When each file was last written, in ns; files that have been deleted since are left out."""
     found = {}
     for path in folder.glob(pattern) if folder.is_dir() else ():
         with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""A module's text as a graph: which instruction makes what another one reads. Needs neither torch nor XLA."""
+"""A module's text as a graph: which instruction computes what another one reads. Needs neither torch nor XLA."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["CALLS", "Graph", "Node", "Source", "Use"]
 _HEADER = re.compile(r"(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) .*\{$|(?P<bare_entry>ENTRY )?%?(?P<bare>[\w.\-]+) \{$")
 _COMMENT = re.compile(r"/\*.*?\*/")
 _ARRAY = re.compile(r"(?P<type>[a-z]\w*)\[(?P<dims>[^\]]*)\](?:\{(?P<order>[\d,]*)[^}]*\})?")
-# They hand on what they read: no instruction runs for them.
+# These pass on an operand; nothing runs for them.
 _HANDS_ON = {"bitcast", "optimization-barrier", "copy-done", "custom-call-done", "async-done"}
-# Fields that name a computation; and whose computations run as they stand, not as a part of the instruction.
+# Fields that name a computation; opcodes whose computations run by themselves, not as a part of the instruction.
 _CALLING = ("calls", "to_apply", "body", "condition", "branch_computations")
 _RUNS = {"call", "while", "conditional", "async-start"}
 CALLS = ("custom-call", "custom-call-start")
-# XLA:CUDA fuses a custom call with slices that lie dense in memory: the call gets their addresses, nothing is moved.
-# Each of them stands for this operand.
+# XLA:CUDA fuses a custom call with slices that are dense in memory: the call gets their addresses, nothing is moved.
+# Each of these passes on the operand of this number.
 _ADDRESSES = {"slice": 0, "dynamic-slice": 0, "dynamic-update-slice": 1}
 
 
@@ -34,8 +34,8 @@ class Node:
         opcode: what it does.
         shape: shape and layout of its result.
         operands: names of the instructions that it reads.
-        fields: what stands behind the operands: `{"dimensions": "{1,0}"}`.
-        computation: name of the computation that it stands in.
+        fields: the fields after the operands: `{"dimensions": "{1,0}"}`.
+        computation: name of the computation that contains it.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a value comes from: an instruction, and which of its results if it has several."""
+    """The origin of a value: an instruction, and which of its results if it has several."""
 
     node: Node
     index: int | None = None
@@ -61,18 +61,17 @@ class Source:
 
 @dataclass(frozen=True)
 class Use:
-    """Who reads a value: an instruction, and as which of its operands."""
+    """A use of a value: the instruction that reads it, and as which of its operands."""
 
     node: Node
     operand: int
 
 
 class Graph:
-    """A module's instructions, and what leads from one to another.
+    """A module's instructions, and the values that pass between them.
 
-    Tuples, bitcasts and computations that are called once are looked through: sources and uses are instructions that
-    run. Instructions inside of a fusion or of a reduction are not among them, but for a custom call, which is handed
-    addresses by its fusion.
+    Sources and uses are instructions that run: tuples, bitcasts and computations that are called once are skipped. An
+    instruction inside a fusion or a reduction is neither, except a custom call, to which its fusion passes addresses.
 
     Args:
         text: the module's text.
@@ -108,7 +107,7 @@ class Graph:
 
     @cached_property
     def running(self) -> tuple[Node, ...]:
-        """The instructions that run by themselves, in the order of the text: all but those inside of another one."""
+        """The instructions that run by themselves, in the order of the text: all but those inside another one."""
         reached, waiting = [], [self.entry]
         while waiting:
             name = waiting.pop()
@@ -129,7 +128,7 @@ class Graph:
 
     @cached_property
     def uses(self) -> dict[str, list[tuple[int | None, Use]]]:
-        """For each running instruction: who reads which of its results."""
+        """Name of a running instruction -> (number of a result or None, use of that result) pairs."""
         found: dict[str, list[tuple[int | None, Use]]] = {}
         for node in self.running:
             for place, operand in enumerate(node.operands):
@@ -139,7 +138,7 @@ class Graph:
 
     @cached_property
     def outputs(self) -> tuple[Source, ...]:
-        """What the module returns, one by one."""
+        """The sources of the module's outputs, in order."""
         root = self._roots.get(self.entry)
         found: list[Source] = []
         for source in self._all_sources(root.name) if root else ():
@@ -149,13 +148,13 @@ class Graph:
 
     @cached_property
     def parameters(self) -> dict[str, int]:
-        """The entry's parameters by name, and their numbers."""
+        """Name of each parameter of the entry computation -> its number."""
         return {
             node.name: _number(node) for node in self.computations.get(self.entry, []) if node.opcode == "parameter"
         }
 
     def source(self, name: str, index: int | None = None) -> Source | None:
-        """The running instruction whose result this name stands for; None if the text breaks off before it."""
+        """The running instruction that computes the value of this name; None if the text is truncated."""
         for _ in range(len(self.nodes) + 1):
             # XLA:CUDA writes %call#1 for get-tuple-element(%call), index=1.
             name, *places = name.split("#")
@@ -180,11 +179,11 @@ class Graph:
         return None
 
     def body(self, node: Node) -> list[Node]:
-        """The instructions inside of a fusion."""
+        """The instructions inside a fusion."""
         return self.computations.get(node.called[0], []) if node.opcode == "fusion" and node.called else []
 
     def _all_sources(self, name: str) -> list[Source]:
-        """The source of a name; of a tuple, those of all its elements."""
+        """The source of a name; for a tuple, the sources of all its elements."""
         source = self.source(name)
         if source is None:
             return []
@@ -193,7 +192,7 @@ class Graph:
         return [source]
 
     def _handed_on(self, node: Node) -> str | None:
-        """The operand that an instruction stands for; None if it is one that runs."""
+        """The operand that an instruction passes on; None if it passes on none."""
         place = 0 if node.opcode in _HANDS_ON else None
         if node.opcode in _ADDRESSES and (caller := self._callers.get(node.computation)) and caller.opcode == "fusion":
             place = _ADDRESSES[node.opcode]
@@ -206,12 +205,12 @@ class Graph:
         return bool(node.called) and self._callers.get(node.called[0]) is node
 
     def _caller(self, node: Node) -> Node | None:
-        """The one call, or fusion of a custom call, whose computation has this parameter."""
+        """The only call, or fusion of a custom call, whose computation has this parameter."""
         return self._callers.get(node.computation) if node.opcode == "parameter" else None
 
     @cached_property
     def _callers(self) -> dict[str, Node]:
-        """The computations that one call calls, or one fusion of a custom call, and nobody else."""
+        """Computation -> its only caller, if that is a call or a fusion of a custom call."""
         callers: dict[str, list[Node]] = {}
         for node in self.nodes.values():
             for name in node.called:
@@ -234,7 +233,7 @@ def dims_and_order(shape: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
 
 
 def bytes_of(shape: str) -> int:
-    """Bytes of a shape, without padding; of a tuple, of all its arrays."""
+    """Bytes of a shape, without padding; for a tuple, of all its arrays."""
     total = 0
     for text in arrays(shape):
         array = _ARRAY.match(text)
@@ -263,6 +262,6 @@ def _node(found: tuple[Instruction, str], computation: str) -> Node:
 
 
 def _operand_names(text: str) -> Iterator[str]:
-    """The names between the brackets behind an opcode: `f32[8]{0} %x`, `%x`, or the number of a parameter."""
+    """The names in the parentheses after an opcode: `f32[8]{0} %x`, `%x`, or the number of a parameter."""
     for part in split(_COMMENT.sub("", text)):
         yield part.rpartition(" ")[2].removeprefix("%")

@@ -1,4 +1,4 @@
-"""A module that XLA compiled, read from the texts that XLA writes: custom calls, what stands around them, memory."""
+"""A module that XLA compiled, read from the texts that XLA writes: its custom calls, their neighbours, its memory."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _INSIDE = {"parameter", "constant", "bitcast", "tuple", "get-tuple-element"}
 
 @dataclass(frozen=True)
 class Neighbour:
-    """An instruction before or behind a custom call.
+    """An instruction before or after a custom call.
 
     Attributes:
         name: name of the instruction.
         opcode: what it does.
-        fused: what was fused into it, if it is a fusion.
+        fused: the opcodes that were fused into it, if it is a fusion.
         argument: number of the module's argument that it is, or None.
     """
 
@@ -38,7 +38,7 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class Operand:
-    """An operand: its shape and layout, and what makes it; None where the text breaks off."""
+    """An operand: its shape and layout, and the instruction that computes it; None if the text is truncated."""
 
     shape: str
     source: Neighbour | None
@@ -51,8 +51,8 @@ class Result:
     Attributes:
         shape: its shape and layout.
         operand: number of the operand whose buffer it shares, or None.
-        readers: what reads it.
-        outputs: the numbers of the module's outputs that it is.
+        readers: the instructions that read it.
+        outputs: the numbers of the module's outputs that return it.
     """
 
     shape: str
@@ -68,8 +68,8 @@ class Call:
     Attributes:
         name: name of the instruction.
         target: custom_call_target.
-        operands: what goes in.
-        results: what comes out.
+        operands: its operands, in order.
+        results: its results, in order.
         attributes: the typed FFI attributes as Python values; an absent `int?` or `float?` of a pyxla op is None.
         api_version: API_VERSION_TYPED_FFI for a typed FFI handler.
     """
@@ -92,15 +92,15 @@ class Module:
     """A module that XLA compiled.
 
     Attributes:
-        name: XLA's name of it.
-        before: its text as torch_xla handed it to XLA.
+        name: XLA's name for it.
+        before: its text as torch_xla passed it to XLA.
         after: its text as XLA runs it.
         calls_before: how many custom calls of each target were in it before XLA optimised it.
         calls: the custom calls that XLA runs.
-        copies: what XLA copies, and why.
+        copies: the copies that XLA makes, with reasons.
         aliases: (output, argument) pairs that share a buffer: arguments that are updated in place.
-        memory: what it takes; None where XLA wrote no plan.
-        captured: on CUDA, how many of its custom calls lie in a command buffer; else None.
+        memory: its memory plan; None if XLA wrote none.
+        captured: on CUDA, how many of its custom calls are in a command buffer; else None.
     """
 
     name: str
@@ -120,7 +120,7 @@ class Module:
         return stablehlo(self.before)
 
     def missing(self) -> dict[str, int]:
-        """How many custom calls of each target XLA left out: of two equal ones, or one that nobody reads."""
+        """How many custom calls of each target XLA removed: it merges equal calls and drops those that nobody reads."""
         left = Counter(self.calls_before) - Counter(call.target for call in self.calls)
         return dict(left)
 
@@ -139,7 +139,7 @@ def read_module(
         before: the module before optimisation.
         after: the module after it.
         assignment: the buffer assignment, or empty.
-        thunks: what XLA:CUDA will run, or None.
+        thunks: XLA:CUDA's thunk sequence, or None.
         optional: target -> names of its attributes that are optional numbers: arrays of none or one element.
     """
     graph = Graph(after)

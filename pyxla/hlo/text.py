@@ -102,17 +102,17 @@ def input_output_aliases(text: str) -> list[tuple[int, int]]:
 
 
 def buffer_donors(text: str) -> set[int]:
-    """The parameters whose buffers the module may use for its outputs: those of its buffer_donor and its aliases."""
+    """The parameters whose buffers the module may use for outputs, from its buffer_donor and input_output_alias."""
     header = next((line for line in text.splitlines() if line.startswith("HloModule")), "")
     donors = re.findall(r"\((\d+), \{\}\)", _braced(fields_of(header), "buffer_donor"))
     return {int(parameter) for parameter in donors} | {parameter for _, parameter in input_output_aliases(text)}
 
 
 def captured_calls(thunks: str) -> tuple[int, int]:
-    """How many custom calls of a thunk sequence lie in a command buffer, and how many there are.
+    """How many custom calls of a thunk sequence are in a command buffer, and how many there are in all.
 
     Args:
-        thunks: text that XLA:CUDA dumps: a thunk per line, `001: kCustomCall [...] ...`, nested ones further right.
+        thunks: text that XLA:CUDA dumps: a thunk per line, `001: kCustomCall [...] ...`, nested ones indented.
     """
     captured = total = 0
     buffer_indent: int | None = None
@@ -166,7 +166,7 @@ def _braced(fields: dict[str, str], name: str) -> str:
 
 
 def split(text: str) -> list[str]:
-    """The parts between the commas that stand in no bracket and in no string."""
+    """The parts between commas; a comma inside brackets or a string does not count."""
     parts, begin, position = [], 0, 0
     while position <= len(text):
         character = text[position : position + 1]
@@ -181,7 +181,7 @@ def split(text: str) -> list[str]:
 
 
 def closing(text: str, start: int) -> int:
-    """Where the bracket or quote at `start` closes; brackets in strings count for nothing. -1: nowhere."""
+    """Where the bracket or quote at `start` closes, or -1; brackets inside strings do not count."""
     open_brackets: list[str] = []
     position = start
     while position < len(text):

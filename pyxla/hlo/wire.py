@@ -1,6 +1,6 @@
 """The wire format of protocol buffers: the varints and length-delimited fields of XLA's options and profiles.
 
-Not the protobuf library: no locked wheel has it, nor the generated classes for these messages.
+Why not the protobuf library: no locked wheel has it, or the generated classes for these messages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ def field(number: int, value: bytes | str | int) -> bytes:
 
     Args:
         number: its number in the schema.
-        value: bytes of a message, a string, or an integer that is not negative (a bool is one).
+        value: bytes of a message, a string, or a non-negative integer (a bool counts as one).
     """
     if isinstance(value, int):
         return _varint(number << 3 | _VARINT) + _varint(value)
@@ -22,10 +22,10 @@ def field(number: int, value: bytes | str | int) -> bytes:
 
 
 def length_delimited(message: bytes) -> list[tuple[int, bytes]] | None:
-    """Number and content of each field of a message that has length-delimited fields only.
+    """Number and content of each field of a message that has only length-delimited fields.
 
     Returns:
-        The fields in order; None if the message has another field, or is cut short.
+        The fields in order; None if the message has a field of another kind, or is truncated.
     """
     fields, at = [], 0
     while at < len(message):
@@ -48,7 +48,7 @@ def _varint(value: int) -> bytes:
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The varint at this place, and where it ends; one that is cut short ends after the data."""
+    """The varint at this place, and where it ends; a truncated one ends past the data."""
     value = shift = 0
     while at < len(data):
         value |= (data[at] & 0x7F) << shift

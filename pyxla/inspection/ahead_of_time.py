@@ -1,9 +1,9 @@
-"""What XLA:CUDA makes of a module where there is no GPU: the plugin compiles for one that is described to it.
+"""Compiles modules with XLA:CUDA on a machine without a GPU: the plugin gets a description of one.
 
     print(pyxla.compiled_for(pyxla.inspect(step, x), "H200"))
 
 The plugin needs neither a driver nor CUDA's libraries for this. It looks up the handler of each custom call, and calls
-none. Without the GPU it cannot measure which way to compute a product is the fastest, and takes the first.
+none. Without the GPU it cannot measure which algorithm of a matrix product is the fastest, and takes the first.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ _ONE_DEVICE = b"\x1a\x04\x20\x01\x28\x01"
 
 
 def compiled_for(seen: Inspection, gpu: str) -> Inspection:
-    """What XLA:CUDA makes of modules that were seen on the CPU, compiled for a GPU that need not be here.
+    """Compiles modules that were inspected on the CPU for a GPU that need not be present, with XLA:CUDA.
 
-    Custom calls, copies, aliasing and what is fused are as they would be there. What is not: an op's workspace has the
-    size that it has on the CPU, products are not the ones that measuring would choose, and it is not known what a
-    command buffer would capture.
+    Custom calls, copies, aliasing and fusions are as they would be on that GPU. Three things are not: an op's workspace
+    has its size on the CPU, algorithms of matrix products are not chosen by measurement, and what a command buffer
+    would capture is unknown.
 
     Args:
         seen: from `pyxla.inspect` or `pyxla.inspecting`.
@@ -83,24 +83,24 @@ def compiled_for(seen: Inspection, gpu: str) -> Inspection:
     for target in {call.target for module in seen.modules for call in hlo_text.custom_calls(module.before)}:
         if target.startswith(f"{NAMESPACE}_"):
             op = find_target(target) or find_op(target.removeprefix(f"{NAMESPACE}_"))
-            # Each time: what is registered may have been checked for another GPU.
+            # On each call: a registered library may have been checked for another GPU.
             check_architecture(find_library(op.library), GPUS[gpu][0])
             ensure_registered(op.library, target, "CUDA", capabilities=())
     with tempfile.TemporaryDirectory(prefix="pyxla-hlo-") as name:
         for module in seen.modules:
             _compile(module, gpu, Path(name))
         modules = read_files(dump.in_order(Path(name).iterdir()))
-    # Command buffers are made where a module is loaded.
+    # XLA makes command buffers when it loads a module.
     return Inspection("CUDA", [replace(module, captured=None) for module in modules])
 
 
 def _compile(module: Module, gpu: str, folder: Path) -> None:
-    """Compiles a module; XLA writes to the folder what it does."""
+    """Compiles a module; XLA writes its files to the folder."""
     from jaxlib import xla_client
 
     device = _device(gpu)
     flags = dump.overrides(xla_dump_to=str(folder), xla_dump_hlo_as_text=True, xla_gpu_autotune_level=0)
-    # An object of jaxlib's own would hold the flags of its XLA, which is older than the plugin.
+    # A CompileOptions made by jaxlib would have the flags of its XLA, which is older than the plugin.
     options = xla_client.CompileOptions.ParseFromString(_ONE_DEVICE + flags)
     try:
         device.client.compile(hlo.bytecode(module.before), xla_client.DeviceList((device,)), options)
@@ -108,14 +108,14 @@ def _compile(module: Module, gpu: str, folder: Path) -> None:
         text = str(error).partition("\n")[0]
         raise PyxlaError(
             mismatch("compiled_for", module.name, "a module that XLA:CUDA compiles", text),
-            "its `before` is what XLA was given",
+            "the module's `before` is the text that XLA was given",
         ) from error
 
 
 @cache
 def _plugin() -> Any:
-    """The plugin, in jaxlib's hands: torch_xla has no way to compile without a device."""
-    # The plugin says on stderr what it compiles.
+    """The plugin, loaded by jaxlib: torch_xla cannot compile without a device."""
+    # The plugin logs what it compiles to stderr.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     from jaxlib import xla_client
 
@@ -126,7 +126,7 @@ def _plugin() -> Any:
 
 @cache
 def _device(gpu: str) -> Any:
-    """A GPU that can be compiled for."""
+    """A device to compile for."""
     from jaxlib import xla_client
 
     config = {"target_config": _description(gpu), "topology": "1x1x1"}

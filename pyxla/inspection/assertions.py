@@ -1,4 +1,4 @@
-"""What a test of your own can claim about XLA: that a custom call is there, in place, compiled once, on the device.
+"""Assertions for your own tests: a custom call is there, works in place, is compiled once, runs on the device.
 
     def test_step():
         seen = pyxla.inspect(step, x, cache)
@@ -9,7 +9,7 @@
         step(x, cache)
         torch_xla.sync()
 
-Each raises an AssertionError in the form of pyxla's errors, which says what was there instead.
+Each raises an AssertionError in the form of pyxla's errors, which says what was found instead.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pyxla.torch_xla_patches.fallback_counters import FallbackCounter
 
 
 def assert_custom_calls(seen: Inspection, op: str, count: int = 1) -> None:
-    """The optimised modules hold exactly this many custom calls of an op.
+    """Asserts that the optimised modules contain exactly this many custom calls of an op.
 
     Args:
         seen: from `pyxla.inspect(fn, ...)` or `pyxla.inspecting()`.
-        op: name of the op, "rms_norm", whichever implementation a call is of; "rms_norm.triton", of that one; or a
-            whole target, "xla_gpu_rms_norm".
+        op: name of the op, "rms_norm", for calls of all its implementations; "rms_norm.triton" for calls of that one;
+            or a whole target, "xla_gpu_rms_norm".
         count: how many, in all modules together.
 
     Raises:
@@ -49,14 +49,14 @@ def assert_custom_calls(seen: Inspection, op: str, count: int = 1) -> None:
 
 
 def assert_no_copies(seen: Inspection, op: str | None = None) -> None:
-    """The custom calls that update an operand in place do so in the memory of the module's own argument, uncopied.
+    """Asserts that XLA copies no operand that a custom call updates in place.
 
     Args:
         seen: from `pyxla.inspect(fn, ...)` or `pyxla.inspecting()`.
-        op: look at this op's calls alone.
+        op: check only this op's calls.
 
     Raises:
-        AssertionError: a copy on the way; or there is no such call, and nothing was shown.
+        AssertionError: such an operand is copied; or no call works in place, so that there is nothing to check.
     """
     _require_inspection("assert_no_copies", seen)
     what = op or "calls"
@@ -82,10 +82,10 @@ def assert_no_copies(seen: Inspection, op: str | None = None) -> None:
 
 @contextmanager
 def assert_no_recompilation() -> Iterator[None]:
-    """XLA compiles nothing inside the block. What is still pending at its end counts too: it is run.
+    """Asserts that XLA compiles nothing inside the block. What is pending when the block ends is run and counts too.
 
     Raises:
-        AssertionError: it compiled.
+        AssertionError: XLA compiled a graph.
     """
     from pyxla.sync import sync
 
@@ -98,18 +98,18 @@ def assert_no_recompilation() -> Iterator[None]:
         raise AssertionError(
             _explained(
                 mismatch("assert_no_recompilation", "block", "no compilation", got),
-                "a shape, a dtype, an attribute or the order of operations is another than before; or all is new: then "
-                "run it once before you check it",
+                "a shape, a dtype, an attribute or the order of operations has changed; if the block has not run "
+                "before, run it once before you check it",
             )
         )
 
 
 @contextmanager
 def assert_no_fallback() -> Iterator[None]:
-    """No operation inside the block leaves XLA for torch's CPU kernels, which move the tensors there and back.
+    """Asserts that no operation inside the block falls back to torch's CPU kernels, with copies to the host and back.
 
     Raises:
-        AssertionError: some did; the message names them.
+        AssertionError: some operations did; the message names them.
     """
     fallbacks = FallbackCounter()
     try:
@@ -122,7 +122,7 @@ def assert_no_fallback() -> Iterator[None]:
         raise AssertionError(
             _explained(
                 mismatch("assert_no_fallback", "block", "every operation on XLA", listed),
-                "torch_xla has no XLA form of these; write the step without them, or make an op of it",
+                "torch_xla has no XLA lowering of these; write the step without them, or write an op for it",
             )
         )
 

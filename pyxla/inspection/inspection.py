@@ -1,9 +1,9 @@
-"""What XLA made of a function: its modules before and after optimisation, custom calls, copies, memory.
+"""What XLA compiled for a function: its modules before and after optimisation, custom calls, copies, memory.
 
     print(pyxla.inspect(step, x, weight))
 
-`inspect` runs the function while XLA writes down what it compiles (pyxla/hlo/dump.py); nothing is set beforehand. The
-data is plain: `as_json` gives all of it.
+`inspect` runs the function while XLA writes the modules that it compiles to files (pyxla/hlo/dump.py); it needs no
+settings beforehand. `as_json` returns all of the data.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _AFTER = "after_optimizations.txt"
 
 @dataclass
 class Inspection:
-    """What XLA compiled while a function or a block ran; printed, it is a text for people.
+    """What XLA compiled while a function or a block ran; print it for a readable summary.
 
     Attributes:
         device: "CPU" or "CUDA".
@@ -44,7 +44,7 @@ class Inspection:
         return [call for module in self.modules for call in module.calls if target in (None, call.target)]
 
     def as_json(self) -> dict[str, Any]:
-        """All of it as dicts, lists, strings and numbers; numbers that JSON has not are strings."""
+        """All of it as dicts, lists, strings and numbers; NaN and infinities, which JSON lacks, are strings."""
         return _plain(dataclasses.asdict(self))
 
     def __str__(self) -> str:
@@ -52,31 +52,31 @@ class Inspection:
 
 
 def inspect(fn: Callable, *args: Any, **kwargs: Any) -> Inspection:
-    """Runs a function on XLA and says what XLA made of it. Print the result, or read its fields.
+    """Runs a function on XLA and returns what XLA compiled for it. Print the result, or read its fields.
 
-    The function runs as ever: what it updates in place is updated, and what XLA compiles is there for the next run.
-    What XLA has compiled before cannot be shown: then the function runs a second time, compiled anew for this alone.
+    The function runs as usual: it updates tensors in place, and later runs reuse the graphs that XLA compiles. XLA does
+    not show graphs that it has compiled before: if there are any, the function runs a second time, compiled anew.
 
     Args:
-        fn: works on XLA tensors, or is compiled with `torch.compile(backend="openxla")`. Its results must be tensors,
-            or it must update tensors in place: what nobody holds is not computed.
-        args: handed to it.
-        kwargs: handed to it.
+        fn: a function on XLA tensors, or one compiled with `torch.compile(backend="openxla")`. It must return tensors
+            or update tensors in place: XLA does not compute a value that nothing refers to.
+        args: passed to fn.
+        kwargs: passed to fn.
 
     Returns:
         Inspection.
 
     Raises:
-        ArgumentError: fn is no function.
-        PyxlaError: it computes nothing on XLA. What fn itself raises goes through.
+        ArgumentError: fn is not callable.
+        PyxlaError: fn computes nothing on XLA. Exceptions of fn itself are passed on.
     """
     if not callable(fn):
         raise ArgumentError(mismatch("inspect", "fn", "a function", type(fn).__name__))
     with inspecting(private=False) as seen:
         before = dump.executions()
         result = fn(*args, **kwargs)
-    # What runs is counted when it is done, by a thread of torch_xla's that may be late: where nothing was seen, the
-    # function gets its second run whatever the count says.
+    # A thread of torch_xla's counts an execution after it has finished, perhaps too late: if nothing was compiled, the
+    # function runs a second time whatever the count says.
     if not seen.modules or dump.executions() - before > len(seen.modules):
         with inspecting() as seen:
             result = fn(*args, **kwargs)
@@ -92,13 +92,14 @@ def inspect(fn: Callable, *args: Any, **kwargs: Any) -> Inspection:
 
 @contextmanager
 def inspecting(*, private: bool = True) -> Iterator[Inspection]:
-    """Watches what XLA compiles inside a block: `with pyxla.inspecting() as seen:`, filled when the block ends.
+    """Records what XLA compiles inside a block: `with pyxla.inspecting() as seen:`, filled when the block ends.
 
-    What was pending before runs first, and what is pending at the end runs in the block.
+    Operations that are pending before the block run first; those that are pending at its end run inside it.
 
     Args:
-        private: compile all of it anew, also what XLA has compiled before; nobody else gets what is compiled here, and
-            `pyxla.testing.compilations` does not count it. False: only what is new to XLA is seen.
+        private: compile everything anew, including graphs that XLA has compiled before; other code does not reuse the
+            graphs, and `pyxla.testing.compilations` does not count them. False: record only what XLA has not compiled
+            before.
     """
     from pyxla.sync import sync
 
@@ -113,20 +114,20 @@ def inspecting(*, private: bool = True) -> Iterator[Inspection]:
 
 
 def read_files(files: Sequence[Path]) -> list[Module]:
-    """The modules that XLA wrote down, in the order of their compilation.
+    """The modules that XLA wrote to files, in the order of the files.
 
     Args:
-        files: all of them, or those that end in `before_optimizations.txt`.
+        files: all files, or only those that end in `before_optimizations.txt`.
     """
     first = [path for path in files if path.name.endswith(_BEFORE)]
     return [module for path in first if (module := _read_module(path))]
 
 
 def _read_module(before: Path) -> Module | None:
-    """The module of a file `<prefix>before_optimizations.txt`; None for one that XLA compiled for itself, half way."""
+    """The module of a file `<prefix>before_optimizations.txt`; None for one that XLA compiled only in part."""
     prefix = before.name.removesuffix(_BEFORE)
     written = before.stat().st_mtime_ns
-    # Older ones are another process's, of the same name.
+    # Older files with this prefix are another process's.
     beside = [p for p in before.parent.iterdir() if p.name.startswith(prefix) and p.stat().st_mtime_ns >= written]
 
     def text_of(ending: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Time on the device per op: XLA's own profile of what ran, and whose kernel or call is which."""
+"""Time on the device per op, from XLA's profile: it finds the op of each kernel or call."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pyxla.torch_ops.custom_op import find_op, find_target
 __all__ = ["DeviceTimes", "kernels_in", "op_of", "profiling"]
 
 _PREFIX = f"{NAMESPACE}_"
-# Kernels of cuBLAS are called nvjet and cutlass, too.
+# Kernels of cuBLAS may also be called nvjet or cutlass.
 _PRODUCT = re.compile(r"dot|gemm|convolution|cublas|nvjet|cutlass")
-# XLA keeps about so many events of a GPU and drops those that come later.
+# XLA keeps about this many events of a GPU and drops later ones.
 _KEPT = 1_000_000
 
 
@@ -30,10 +30,10 @@ class DeviceTimes:
     """Time on the device per op.
 
     Attributes:
-        seconds, calls: op -> its time and how many kernels (CPU: calls) it was. Ops of ours by name, matrix products
-            together, and all else that XLA computes together.
-        busy: share of the time between the first op and the last in which one ran.
-        notes: why some of it may be missing.
+        seconds, calls: op -> its time in seconds, and its number of kernels (CPU: calls). pyxla's ops have their names;
+            all matrix products are one entry, and everything else that XLA computes is another.
+        busy: from the start of the first op to the end of the last, the share of the time in which an op ran.
+        notes: why some times may be missing.
     """
 
     seconds: Counter[str] = field(default_factory=Counter)
@@ -42,26 +42,26 @@ class DeviceTimes:
     notes: list[str] = field(default_factory=list)
 
     def read(self, profile: bytes, ops: Mapping[tuple[str | int, str], str], kernels: Mapping[str, str]) -> None:
-        """Takes the times from a profile.
+        """Adds the times of a profile.
 
         Args:
-            profile: as XLA serializes it.
+            profile: XLA's serialized profile, an XSpace.
             ops: (name or number of a module, name of an instruction) -> the op that it calls.
             kernels: name of a CUDA kernel -> the op that it belongs to.
 
         Raises:
-            ImportError: jaxlib lacks its reader of profiles.
+            ImportError: this jaxlib has no reader of profiles.
         """
         from jaxlib._profile_data import ProfileData
 
         said = _messages(profile)
         if said is None:
-            # jaxlib's reader would end the process.
+            # jaxlib's reader would end the process on it.
             self.notes.append("XLA's profile is cut short")
             return
         self.notes += [f"XLA's profiler: {text}" for text in said]
         planes = list(ProfileData.from_serialized_xspace(profile).planes)
-        # A GPU has planes of its own; beside them the host's is of the launches.
+        # A GPU has its own planes; the host's planes then show the launches.
         devices = [plane for plane in planes if plane.name.startswith("/device:GPU")]
         spans = []
         for plane in devices or planes:
@@ -83,13 +83,13 @@ class DeviceTimes:
 
 @contextmanager
 def profiling(compiled: Inspection) -> Iterator[DeviceTimes]:
-    """Records what runs inside the block; the times are there when it ends.
+    """Records the device times of what runs inside the block, and fills them in when it ends.
 
     Args:
         compiled: the modules that will run.
 
     Yields:
-        DeviceTimes; empty, if the device gives no times.
+        DeviceTimes; empty if the device reports no times.
     """
     import torch_xla
 
@@ -114,10 +114,10 @@ def op_of(target: str) -> str | None:
 
 
 def kernels_in(libraries: Iterable[tuple[str, Path]]) -> dict[str, str]:
-    """The names of the CUDA kernels in libraries, and whose they are.
+    """Name of each CUDA kernel in the libraries -> the op that it belongs to.
 
     Args:
-        libraries: ops, each with the library that holds it. Ops that share one are named together.
+        libraries: (op, library of the op) pairs. Ops that share a library are named together.
     """
     sharing: dict[Path, set[str]] = {}
     for op, path in libraries:
@@ -126,7 +126,7 @@ def kernels_in(libraries: Iterable[tuple[str, Path]]) -> dict[str, str]:
 
 
 def _computed(line, held: int) -> tuple[int, list[tuple[float, float, str, dict]]]:
-    """How many events a plane holds up to the end of this line, and those of the line that compute something."""
+    """How many events a plane has up to the end of this line, and the events of the line that compute something."""
     found = []
     for event in line.events:
         held += 1
@@ -137,7 +137,7 @@ def _computed(line, held: int) -> tuple[int, list[tuple[float, float, str, dict]
 
 
 def _whose(name: str, stats: Mapping, ops: Mapping, kernels: Mapping[str, str], devices: list) -> str:
-    # All kernels of a command buffer have its name as their hlo_op.
+    # All kernels of a command buffer have its name as hlo_op.
     if own := kernels.get(name):
         return own
     instruction = stats["hlo_op"]
@@ -149,7 +149,7 @@ def _whose(name: str, stats: Mapping, ops: Mapping, kernels: Mapping[str, str], 
 
 
 def _own_times(events: list[tuple[float, float, str]]) -> Iterator[tuple[str, float]]:
-    """Each event's op and time without the events inside it: the CPU's event of a loop holds those of its rounds."""
+    """Each event's op, and its time without the events nested in it: on the CPU a loop's event contains its body's."""
     events = sorted(events, key=lambda event: (event[0], -event[1]))
     own = [end - start for start, end, _ in events]
     around: list[int] = []
@@ -172,6 +172,6 @@ def _covered(spans: list[tuple[float, float]]) -> float:
 
 
 def _messages(profile: bytes) -> list[str] | None:
-    """XSpace.errors and XSpace.warnings, such as those on dropped events; None for a profile that is cut short."""
+    """XSpace.errors and XSpace.warnings, for example about dropped events; None for a profile that is cut short."""
     fields = wire.length_delimited(profile)
     return fields and [content.decode(errors="replace") for number, content in fields if number in (2, 3)]

@@ -1,4 +1,4 @@
-"""What XLA compiled as text, for people."""
+"""What XLA compiled, as readable text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def describe(modules: Iterable[Module], device: str) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes in the unit that suits them: 16384 is "16.0 KiB".
+    """Bytes in a suitable unit: 16384 is "16.0 KiB".
 
     Args:
         count: bytes.
@@ -86,7 +86,7 @@ def _memory(plan: MemoryPlan) -> str:
     parts = {"arguments": plan.arguments, "outputs": plan.outputs, "temporaries": plan.temporaries}
     parts |= {"constants": plan.constants} if plan.constants else {}
     listed = ", ".join(f"{name} {size(count)}" for name, count in parts.items())
-    in_place = f", of it {size(plan.in_place)} in place" if plan.in_place else ""
+    in_place = f", of which {size(plan.in_place)} in place" if plan.in_place else ""
     return f"{size(plan.total)}: {listed.replace(',', in_place + ',', 1)}"
 
 
