@@ -1,13 +1,13 @@
 """Write a GPU kernel and use it from PyTorch through XLA.
 
-`import pyxla`, and with it `import torch_xla`, defines every op found as `torch.ops.xla_gpu.<op>`; the handlers are
-registered on first use.
+`import pyxla` defines every op that it finds as `torch.ops.xla_gpu.<op>`, and `import torch_xla` imports pyxla; handlers
+are registered on first use.
 """
 
 import os
 
-# XLA's CPU client would run larger computations in the background, where a handler's error kills the process when the
-# result is read (pyxla/lowering/lower.py, await_uploads). torch_xla reads this when it starts its client.
+# Otherwise XLA's CPU client runs larger computations in the background, and a handler's error there kills the process
+# when the result is read (pyxla/lowering/lower.py, await_uploads). torch_xla reads this when it starts its client.
 os.environ.setdefault("PJRT_CPU_ASYNC_CLIENT", "0")
 
 from pyxla.artifact.load import Artifact, load_artifact

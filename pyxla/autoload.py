@@ -1,8 +1,8 @@
-"""What `import torch_xla` loads by itself, through the entry point of group `torch_xla.plugins`.
+"""The module that `import torch_xla` loads by itself, through the entry point of group `torch_xla.plugins`.
 
-Importing it imports pyxla, which defines every op; the handlers of preloaded libraries are registered at once. So
+It imports pyxla, which defines every op, and registers the handlers of preloaded libraries at once. So
 `LD_PRELOAD=lib<op>.so python script.py` works for a script that knows only torch and torch_xla. With PJRT_DEVICE=CUDA
-it is the device's plugin as well. Under `devtool trace` the recording starts here.
+it is also the device's plugin. `devtool trace` starts its recording here.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pyxla.pjrt.platform import requested_device
 
 
 class Plugin(DevicePlugin):
-    """What torch_xla asks about the device CUDA, if it is the one that PJRT_DEVICE names.
+    """Tells torch_xla about the device CUDA, if PJRT_DEVICE names it.
 
     Raises:
         PyxlaError: PJRT_DEVICE=CUDA on a machine that lacks the plugin, a library, a driver or a GPU. Raised when
-            torch_xla is imported: later, in the middle of torch_xla's own start, it would end the process.
+            torch_xla is imported: later, while torch_xla starts its client, it would end the process.
     """
 
     def __init__(self) -> None:
@@ -44,20 +44,20 @@ class Plugin(DevicePlugin):
                 warnings.warn(f"{op}: definition: expected {op}.py, got none for {library.path}", stacklevel=2)
 
     def library_path(self) -> str:
-        """The PJRT plugin that torch_xla loads: pjrt_proxy, which loads the vendor's."""
+        """The PJRT plugin that torch_xla loads: pjrt_proxy, which loads the vendor's plugin."""
         return str(cuda_plugin.proxy_path())
 
     def client_create_options(self) -> dict[str, object]:
-        """Options of the vendor's plugin; pyxla.pjrt.cuda_plugin.client_options says which."""
+        """Options of the vendor's plugin, as pyxla.pjrt.cuda_plugin.client_options returns them."""
         return cuda_plugin.client_options()
 
     def physical_chip_count(self) -> int:
-        """The number of GPUs that are visible."""
+        """The number of visible GPUs."""
         return len(cuda_plugin.gpus())
 
 
 def _prepare_cuda() -> None:
-    """Loads what the plugin needs and tells pjrt_proxy where it is, after looking at all that could be wrong."""
+    """Checks all that could be wrong, loads the libraries that the plugin needs and tells pjrt_proxy where it is."""
     cuda_plugin.gpus()
     plugin = cuda_plugin.find_plugin()
     cuda_plugin.check_driver(plugin)
@@ -73,5 +73,5 @@ def _prepare_cuda() -> None:
         ) from error
     cuda_plugin.check_api_version(plugin, version)
     os.environ["PYXLA_PJRT_PLUGIN"] = str(plugin.path)
-    # torch_xla's own switch: a compiled graph that takes torch's CUDA tensors gives them back without a copy.
+    # A switch of torch_xla's: a compiled graph that takes torch's CUDA tensors returns CUDA tensors without a copy.
     os.environ.setdefault("ZERO_COPY_ENABLED", "1")

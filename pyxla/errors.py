@@ -1,4 +1,4 @@
-"""Errors of pyxla, all in one form: `op: argument: expected X, got Y`, then a line with the fix.
+"""Errors of pyxla, all in one form: `op: argument: expected X, got Y`, then a hint.
 
 The C++ handlers use the same form (kernels/common/ffi/checks.h), and so does the command line.
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 
 class PyxlaError(RuntimeError):
-    """An error with a message in the one form and, where there is one, the fix.
+    """An error with a message in this form and, if there is one, a hint.
 
     Args:
         message: `op: argument: expected X, got Y`.
-        hint: what to do or the command to run; shown on a line of its own.
+        hint: what to do or the command to run; shown on its own line.
     """
 
     def __init__(self, message: str, hint: str | None = None):
@@ -28,11 +28,11 @@ class ArgumentError(PyxlaError, ValueError):
 
 
 class DefinitionError(PyxlaError):
-    """An author declared an op in a way that has no custom call."""
+    """An author declared an op that cannot become a custom call."""
 
 
 class LibraryError(PyxlaError):
-    """A custom-call library is missing, cannot be loaded, or does not fit."""
+    """A custom-call library is missing, cannot be loaded, or does not match the op, the sources or the machine."""
 
 
 class ArtifactError(PyxlaError):

@@ -1,13 +1,12 @@
-"""XLA's tensors on a GPU as CuPy arrays and torch CUDA tensors, and back, through DLPack: one memory, no copy.
+"""Shares XLA tensors on a GPU with CuPy arrays and torch CUDA tensors, in both directions, through DLPack, with no copy.
 
-To the outside: the call runs what is pending and waits, so that any stream may read at once. An XLA buffer is constant
-for XLA: who writes to it changes tensors that share it. Keep the array until its own stream has read it.
-To XLA: XLA waits, on the GPU, for what the current stream has been given so far (the import itself does not block);
-from then on the memory belongs to XLA until the tensor is gone: do not write to it before.
+From XLA: the call runs what is pending and waits for it, so that any stream may read the memory at once. XLA takes its
+buffers for constant: a write changes all tensors that share the buffer. Keep the array until your stream has read it.
+To XLA: XLA waits, on the GPU, for all work that the current stream has so far; the call itself does not block. From
+then on the memory belongs to XLA: do not write to it until the tensor is gone.
 
-float8 has no DLPack form: `tensor.view(torch.uint8)` has. A compiled graph takes torch's CUDA tensors by itself, with a
-copy of each through the host (torch_xla's own way), and returns CUDA tensors without one; `from_torch` first spares the
-copies.
+float8 has no DLPack form, but `tensor.view(torch.uint8)` has. A compiled graph also takes torch's CUDA tensors: torch_xla
+copies each through the host, and returns CUDA tensors without a copy; `from_torch` before the call avoids the copies.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pyxla.sync import sync
 
 __all__ = ["from_cupy", "from_torch", "to_cupy", "to_torch"]
 
-# XLA's executables assume that their buffers are aligned like this.
+# XLA's executables assume that their buffers have this alignment in bytes.
 _ALIGNMENT = 16
 _WITHOUT_DLPACK = (torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -38,7 +37,7 @@ def to_cupy(tensor: torch.Tensor) -> Any:
 
     Raises:
         ArgumentError: another device or dtype, or a tensor that requires a gradient.
-        PyxlaError: CuPy is missing, or what computes the tensor failed.
+        PyxlaError: CuPy is missing, or the computation of the tensor failed.
     """
     cupy = _cupy()
     return cupy.from_dlpack(_Exported(tensor))
@@ -51,7 +50,7 @@ def from_cupy(array: Any) -> torch.Tensor:
         array: cupy.ndarray, C-contiguous, its first element on a 16-byte boundary.
 
     Raises:
-        ArgumentError: not a CuPy array, or one that XLA cannot take as it is.
+        ArgumentError: not a CuPy array, or one that is not contiguous or aligned.
         PyxlaError: CuPy is missing, or XLA's device is not CUDA.
     """
     cupy = _cupy()
@@ -66,13 +65,13 @@ def from_cupy(array: Any) -> torch.Tensor:
 
 
 def to_torch(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of an XLA:CUDA tensor as a torch CUDA tensor. As `to_cupy`; torch must be one with CUDA."""
+    """The memory of an XLA:CUDA tensor as a torch CUDA tensor, as with `to_cupy`; torch must have CUDA."""
     _require_torch_cuda("tensor")
     return torch.from_dlpack(_Exported(tensor))
 
 
 def from_torch(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a torch CUDA tensor as an XLA:CUDA tensor. As `from_cupy`; torch must be one with CUDA."""
+    """The memory of a torch CUDA tensor as an XLA:CUDA tensor, as with `from_cupy`; torch must have CUDA."""
     _require_cuda("tensor")
     if tensor.device.type != "cuda":
         raise ArgumentError(mismatch("interop", "tensor", "a torch tensor on cuda", tensor.device))
@@ -85,14 +84,14 @@ def from_torch(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _Exported:
-    """An XLA tensor as a DLPack producer. The capsule is made after the host has waited: no stream has to."""
+    """An XLA tensor as a DLPack producer. The host waits before the capsule is made, so that no stream has to."""
 
     def __init__(self, tensor: torch.Tensor):
         if tensor.device.type != "xla":
             raise ArgumentError(mismatch("interop", "tensor", "a tensor on xla", tensor.device))
         _require_cuda("tensor")
         _require_dlpack(tensor)
-        # Also where nothing is pending: a step that was only started has no buffer yet.
+        # Even if nothing is pending: the result of a step that still runs has no buffer yet.
         sync()
         self._tensor = tensor
 
@@ -109,7 +108,7 @@ class _Exported:
 def _import(producer: Any) -> torch.Tensor:
     import torch_xla.utils.dlpack
 
-    # It asks XLA for a stream, lets that wait for the producer's, and pjrt_proxy hands it on (pjrt_extensions.cc).
+    # It asks XLA for a stream, which waits for the producer's; pjrt_proxy passes it on (pjrt_extensions.cc).
     return torch_xla.utils.dlpack.from_dlpack(producer)
 
 

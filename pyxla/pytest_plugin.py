@@ -1,4 +1,4 @@
-"""pytest plugin of `devtool test` (`-p pyxla.pytest_plugin`): XLA dumps its modules, the checks leave records."""
+"""pytest plugin of `devtool test` (`-p pyxla.pytest_plugin`): makes XLA dump its modules and keeps the checks' records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyxla.testing.case import Case
 
-# A property of a test's report: a record of pyxla.testing. Reports come from the workers of pytest-xdist too.
+# The property of a test's report that holds a record of pyxla.testing: reports of pytest-xdist's workers arrive too.
 _RECORD = "pyxla_record"
 _records: list[dict] = []
 
@@ -30,14 +30,14 @@ def pytest_addoption(parser) -> None:
 
 
 def pytest_configure(config) -> None:
-    # For ops outside this checkout, whose settings do not name the marker.
+    # For ops outside this checkout, whose pytest settings do not name the marker.
     config.addinivalue_line("markers", "slow: devtool test leaves it out, devtool test --all does not")
     os.environ["PJRT_DEVICE"] = config.getoption("--device").upper()
-    # A test says itself which implementation it is of.
+    # A test chooses its implementation itself.
     os.environ.pop("PYXLA_IMPLEMENTATION", None)
     from pyxla import hlo
 
-    # A worker of pytest-xdist has its parent's XLA_FLAGS: in one folder each would see the others' modules.
+    # A worker of pytest-xdist has its parent's XLA_FLAGS: in a common folder each would see the others' modules.
     if hlo.dump_folder() is None or hasattr(config, "workerinput"):
         config.pyxla_dump = tempfile.TemporaryDirectory(prefix="pyxla-hlo-")
         hlo.dump_to(Path(config.pyxla_dump.name))
@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(config, items) -> None:
 
 
 def pytest_runtest_setup() -> None:
-    """Lets one process compile hundreds of backward passes."""
+    """Makes it possible to compile hundreds of backward passes in one process."""
     if "torch._dynamo.backends.torchxla" in sys.modules:
         from pyxla.torch_xla_patches.backward_compiler import unwrap_backward_compiler
 
@@ -80,7 +80,7 @@ def pytest_runtest_call(item):
     try:
         return (yield)
     finally:
-        # Tests that import no checks leave no records.
+        # A run that imports no checks has no records.
         if checks := sys.modules.get("pyxla.testing.op_checks"):
             item.user_properties += [(_RECORD, record) for record in checks.RECORDS]
             checks.RECORDS.clear()
@@ -102,9 +102,9 @@ def _is_of_implementation(item) -> bool:
 
 
 def _keep_smoke_cases(items) -> None:
-    """Marks as slow, in the tests of implementations, all cases but the first one of each dtype of the first tensor.
+    """In the tests of implementations, marks as slow all but the first case for each dtype of the first tensor.
 
-    On the CPU an implementation's handler is compiled from the op's host code, whose own tests run all cases.
+    On the CPU an implementation's handler is compiled from the op's host code, and the op's tests run all cases.
     """
     smoke: dict[tuple, Case] = {}
     for item, case in items:
@@ -114,7 +114,7 @@ def _keep_smoke_cases(items) -> None:
 
 
 def _check_and_case(item) -> tuple[Callable | None, Case | None]:
-    """The check and the case that a test is made of; None for what it lacks."""
+    """The check and the case that a test is made of; None for each that it lacks."""
     from pyxla import testing
 
     values = list(item.callspec.params.values()) if hasattr(item, "callspec") else []

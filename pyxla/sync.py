@@ -1,6 +1,6 @@
 """Waits for the device and turns a handler's error into one Python exception.
 
-XLA keeps a failed execution's error, and torch_xla raises it once more at the next device operation, whatever that is.
+XLA keeps the error of a failed execution, and torch_xla raises it again at the next device operation, whatever it is.
 """
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ from __future__ import annotations
 from pyxla.errors import PyxlaError
 from pyxla.pjrt import cuda_plugin
 
-# What XLA writes in front of a handler's own words.
+# XLA puts these before a handler's message.
 _STATUS = ("INVALID_ARGUMENT: ", "INTERNAL: ")
 
 
 def sync() -> None:
-    """Runs what is pending and waits: `torch_xla.sync(wait=True)` whose errors are raised once.
+    """Runs what is pending and waits, as `torch_xla.sync(wait=True)` does, but raises each error only once.
 
     Raises:
-        PyxlaError: a handler, or XLA, returned an error; the message is its own. The process may go on: tensors that
-            the failed graph would have computed hold nothing, all others are as they were.
+        PyxlaError: a handler or XLA returned an error, with its message. The process may continue: tensors that the
+            failed graph should have computed have no data, all others are unchanged.
     """
     import torch_xla
 
@@ -26,7 +26,7 @@ def sync() -> None:
     except RuntimeError as error:
         drain_errors()
         raise PyxlaError(_without_status(str(error).removeprefix("Bad StatusOr access: ").strip())) from error
-    # On CUDA an execution's error is not torch_xla's to raise: pjrt_proxy keeps it.
+    # On CUDA torch_xla does not raise an execution's error: pjrt_proxy keeps it.
     text = cuda_plugin.take_error()
     if text is not None:
         drain_errors()
@@ -38,9 +38,9 @@ def _without_status(text: str) -> str:
 
 
 def drain_errors() -> None:
-    """Takes the errors that torch_xla has kept, so that the next operation does not raise them again.
+    """Discards the errors that torch_xla has kept, so that the next operation does not raise them again.
 
-    For after you caught one that came out of `.cpu()`, `.item()` or a print; `pyxla.sync` does it by itself.
+    Call it after you have caught an error from `.cpu()`, `.item()` or a print; `pyxla.sync` does so itself.
     """
     import torch_xla
 

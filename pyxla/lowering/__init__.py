@@ -1,1 +1,1 @@
-"""A call becomes a node of XLA's graph: the key of its computation, the computation, the operands."""
+"""Turns a call into a node of torch_xla's graph: the key of its computation, the computation, the operands."""

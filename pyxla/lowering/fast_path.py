@@ -1,7 +1,7 @@
-"""The calls that need nothing but their custom call, kept by a key that is quick to compute.
+"""The calls that need only their custom call, stored under a key that is quick to compute.
 
 torch's dispatcher converts and refuses arguments, traces, transforms and differentiates, and costs more than the custom
-call. Where it would do nothing but hand the call on, `FastPath.find` says so, and the caller emits the call at once.
+call. If it would only pass the call on, `FastPath.find` returns a function, with which the caller emits it at once.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _SCALARS = frozenset({int, bool, str, type(None)})
 _PLAIN_TYPES = {"Tensor": (Tensor, Parameter), "float": (float, int), "bool": (bool,), "str": (str,)}
 
 
-# The function that emits a call: from the tensors that are present, in the schema's order, to the results.
+# Emits a call: takes the tensors that are present, in the schema's order, and returns the results.
 Emit = Callable[[list[Tensor]], Any]
 
 
 class FastPath:
-    """The calls of one op that torch's dispatcher would only hand on.
+    """The calls of one op that torch's dispatcher would only pass on.
 
     Args:
         schema: schema of the op.
-        find_call: from all arguments of a call, in order, to the function that emits every call with the same shapes,
-            dtypes and attributes.
+        find_call: takes all arguments of a call, in order, and returns the function that emits every call with the
+            same shapes, dtypes and attributes.
     """
 
     def __init__(self, schema: Schema, find_call: Callable[[tuple], Emit]):
@@ -43,10 +43,10 @@ class FastPath:
         self._calls: dict[tuple, Emit] = {}
 
     def find(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Emit, list[Tensor]] | None:
-        """The function that emits the call, and its operands; None: torch's dispatcher has to see the call.
+        """The function that emits the call, and its operands; None if the call must go through torch's dispatcher.
 
-        This runs for every call, so one pass builds the key: of a tensor its shape and dtype, of a scalar its type and
-        value, then the keywords. `_first_call` checks types and values before a key is kept, so a known key needs none.
+        This runs for every call, so one pass builds the key: shape and dtype of a tensor, type and value of a scalar,
+        then the keywords. `_first_call` checks types and values before it stores a key, so a known key needs no checks.
         """
         if _len_torch_dispatch_stack() or _len_torch_function_stack() or _are_functorch_transforms_active():
             return None
@@ -61,7 +61,7 @@ class FastPath:
                 key.append(value.shape)
                 key.append(value.dtype)
             elif kind is float:
-                # 0.0 == -0.0, but they are different attributes. A NaN equals none: each call would add a key.
+                # 0.0 == -0.0, but they are different attributes. A NaN equals nothing: each call would add a key.
                 key.append(value if value and value == value else repr(value))
             elif kind in _SCALARS:
                 key.append(kind)  # 1 == True
@@ -84,7 +84,7 @@ class FastPath:
         return emit, operands
 
     def forget(self) -> None:
-        """Has every call found anew; one that is being found is kept in the table that it began with."""
+        """Forgets all calls; one that is being looked up meanwhile goes to the table that it began with."""
         self._calls = {}
 
     def _first_call(self, args: tuple, kwargs: dict[str, Any], operands: list[Tensor]) -> Emit | None:
@@ -106,9 +106,9 @@ def _item_key(item: Any) -> Any:
 
 
 def _is_plain(kind: str, value: Any) -> bool:
-    """Whether the value becomes an operand or attribute as it is.
+    """Whether the value becomes an operand or attribute unchanged.
 
-    All else is torch's to convert or to refuse: here 2.7 would become the int 2, and 2**64 another int.
+    torch converts or refuses all other values: here 2.7 would become the int 2, and 2**64 another int.
     """
     if kind.endswith("?"):
         return value is None or _is_plain(kind[:-1], value)

@@ -1,4 +1,4 @@
-"""An op's XLA kernel: from the arguments of one call to the custom call in torch_xla's graph."""
+"""Lowers an op on XLA tensors: turns the arguments of one call into the custom call in torch_xla's graph."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Lowering:
         self._calls: dict[tuple, Callable[[list[torch.Tensor]], Any]] = {}
 
     def emit(self, *args: Any, **kwargs: Any) -> Any:
-        """The results of the op's custom call on XLA tensors: a tuple, or the one result."""
+        """The results of the op's custom call on XLA tensors: a tuple, or the only result."""
         arguments = self._schema.bind(args, kwargs)
         operands = [arguments[a.index] for a in self._schema.tensors if arguments[a.index] is not None]
         if self._schema.device is not None and not operands:
@@ -38,7 +38,7 @@ class Lowering:
         return self.find_call(arguments)(operands)
 
     def find_call(self, arguments: tuple) -> Callable[[list[torch.Tensor]], Any]:
-        """The function that emits the custom call of these arguments: it takes the tensors that are present.
+        """The function that emits the custom call for these arguments; it takes the tensors that are present.
 
         Raises:
             ArgumentError: the op does not take these arguments.
@@ -50,14 +50,14 @@ class Lowering:
         return calls[key]
 
     def lower_to(self, implementation: Definition) -> None:
-        """Further calls are those of this implementation: its target, library, checks and workspace."""
+        """Makes later calls use this implementation: its target, library, checks and workspace."""
         with self._lock:
             self._op = implementation
-        # Its keys do not say whose the calls are. A call that is being made goes into the table that it began with.
+        # The keys do not contain the implementation. A call that is being made goes to the table that it began with.
         self._calls = {}
 
     def custom_call(self, arguments: tuple) -> CustomCall:
-        """The custom call of these arguments, after the op's checks.
+        """The custom call for these arguments, after the op's checks.
 
         Raises:
             ArgumentError: the op does not take these arguments.
@@ -118,12 +118,12 @@ class Lowering:
 
 
 def _key(value: Any) -> Any:
-    """What an argument adds to the key of a call: all of it that the custom call depends on."""
+    """What an argument adds to the key of a call: everything that the custom call depends on."""
     if isinstance(value, torch.Tensor):
         return value.shape, value.dtype, value.device.type
     if isinstance(value, (list, tuple)):
         return tuple(map(_key, value))
-    # 0.0 == -0.0, but they are different attributes; and a NaN equals none, so each call would add a key.
+    # 0.0 == -0.0, but they are different attributes; and a NaN equals nothing, so each call would add a key.
     return repr(value) if isinstance(value, float) else value
 
 
@@ -142,9 +142,9 @@ _WITHOUT_DLPACK = (torch.float8_e4m3fn, torch.float8_e5m2)
 def await_uploads(tensors: list[torch.Tensor]) -> None:
     """Waits for copies to XLA's CPU that still run in the background, but not for computations.
 
-    A computation whose inputs are still being copied runs later, on a thread of XLA's. A handler's error then stays in
-    the result's buffer, and reading that buffer aborts the process inside torch_xla. With its inputs ready the
-    computation raises an exception.
+    If its inputs are still being copied, a computation runs later, on a thread of XLA's. A handler's error then stays
+    in the result's buffer, and reading that buffer aborts the process inside torch_xla. If its inputs are ready, the
+    computation raises an exception instead.
     """
     import torch_xla
     import torch_xla.runtime

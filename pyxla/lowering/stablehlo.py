@@ -1,8 +1,8 @@
 """One custom call as a StableHLO module, and the XLA computation made from it.
 
-Why not torch_xla's `_xla_custom_call`: its cache key is the target's name and the operands, without attributes and
-result shapes, so that a second call with other attributes returns the first one's result. The hash of a user
-computation covers the whole module; and only a module can state layouts, aliasing and typed attributes.
+Why not torch_xla's `_xla_custom_call`: its cache key has the target's name and the operands, but no attributes or result
+shapes, so a second call with other attributes returns the first call's result. The hash of a user computation covers
+the whole module, and only a module can state layouts, aliasing and typed attributes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ABSENT = "tensor<0xi1>"
 
 @dataclass(frozen=True)
 class CustomCall:
-    """All that XLA sees of one call: `stablehlo.custom_call`, typed FFI.
+    """Everything that XLA sees of one call: `stablehlo.custom_call`, typed FFI.
 
     Attributes:
         target: the registered name, xla_gpu_<op>.
@@ -31,7 +31,7 @@ class CustomCall:
         results: MLIR types; the results of in-place arguments come first.
         attributes: name -> MLIR attribute, as `attribute` makes it.
         aliases: (result, operand) pairs that share a buffer.
-        workspace: bytes of a last result that nobody reads, so that XLA plans it as temporary memory; None: no such.
+        workspace: bytes of a last result that nobody reads, so that XLA plans it as temporary memory; None: no workspace.
     """
 
     target: str
@@ -94,8 +94,8 @@ def attribute(kind: str, value: Any) -> str:
     """A Python value as an MLIR attribute.
 
     int -> i64, float -> f64, bool -> i1, str -> string, int[] and float[] -> dense elements. An optional scalar
-    (`int?`, `float?`) is a list of none or one element, so that it keeps its name when it is None. Floats are
-    written by their bits: NaN, infinities and signed zeros arrive as they are.
+    (`int?`, `float?`) is a list of no or one element, so that it keeps its name when it is None. Floats are written as
+    bits, so that NaN, infinities and signed zeros arrive unchanged.
     """
     if kind in ("int?", "float?"):
         return attribute(f"{kind[:-1]}[]", [] if value is None else [value])
@@ -110,7 +110,7 @@ def attribute(kind: str, value: Any) -> str:
             '"' + "".join(chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:02X}" for b in value.encode()) + '"'
         )
     element, items = ("i64", map(str, map(int, value))) if kind == "int[]" else ("f64", map(_float_bits, value))
-    # Not `array<i64: 1, 2>`: XLA's handlers get the same from both, and portable StableHLO has no such arrays.
+    # Not `array<i64: 1, 2>`: a handler gets the same from both, and portable StableHLO has no such arrays.
     return f"dense<[{', '.join(items)}]> : tensor<{len(value)}x{element}>"
 
 

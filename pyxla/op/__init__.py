@@ -1,1 +1,1 @@
-"""What an op takes and gives: its schema, the checks of its arguments, how it is split over devices."""
+"""What an op takes and returns: its schema, the checks of its arguments, how it is split over devices."""

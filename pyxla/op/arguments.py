@@ -1,4 +1,4 @@
-"""Checks of an op's arguments, for its fake function: once per set of shapes and attributes, on every device."""
+"""Checks of an op's arguments, for its fake function: they run once per set of shapes and attributes, on every device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Check:
 
     Args:
         op: name of the op, the first word of every message.
-        implementation: the one that does not take what the op takes; the messages name it.
+        implementation: name of the implementation whose limits are checked; None for the op. The messages name it.
     """
 
     def __init__(self, op: str, implementation: str | None = None):
@@ -27,7 +27,7 @@ class Check:
         if not condition:
             if self._implementation:
                 expected = f"{expected} with implementation {self._implementation}"
-                hint = hint or f"the op's own takes it: with pyxla.use_implementation({self.op!r}, 'default'): ..."
+                hint = hint or f"the op's default takes it: with pyxla.use_implementation({self.op!r}, 'default'): ..."
             raise ArgumentError(mismatch(self.op, argument, expected, got), hint)
 
     def dtype(
@@ -39,15 +39,15 @@ class Check:
         reference: Sequence[torch.dtype] = (),
         hint: str | None = None,
     ) -> None:
-        """Raises unless the tensor's dtype is one of `expected`, or one that the reference takes beside the kernel.
+        """Raises unless the tensor's dtype is one of `expected`, or one that only the reference takes.
 
         Args:
             argument: name of the argument, for the message.
             tensor: the argument.
             expected: dtypes that the kernel takes.
-            reference: dtypes for CPU and CUDA tensors alone (float64, for gradcheck and oracle). On its way to XLA a
-                tensor is checked as a meta tensor, and these are refused.
-            hint: the fix, if there is one to tell.
+            reference: dtypes for CPU and CUDA tensors only (float64, for gradcheck and the oracle). XLA tensors are
+                checked as meta tensors, for which these are refused.
+            hint: the fix, if there is one.
         """
         names = " or ".join(dtype_name(dtype) for dtype in expected)
         allowed = tensor.dtype in expected or (tensor.dtype in reference and tensor.device.type != "meta")

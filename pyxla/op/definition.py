@@ -16,7 +16,7 @@ class Definition:
     """An op as its author declares it, or another implementation of it.
 
     Attributes:
-        name: name of the op; of an implementation, `<op>.<implementation>`.
+        name: name of the op, or `<op>.<implementation>`.
         schema: arguments and results.
         reference: the author's function.
         library: the folder whose library holds the handlers.
@@ -45,45 +45,45 @@ class Definition:
 
     @property
     def target(self) -> str:
-        """The custom call's target: `xla_gpu_<op>`, of an implementation `xla_gpu_<op>_<implementation>`."""
+        """The custom call's target: `xla_gpu_<op>`, for an implementation `xla_gpu_<op>_<implementation>`."""
         return f"{NAMESPACE}_{self.name.replace('.', '_')}"
 
     def register_workspace(self, workspace_bytes: Callable) -> Callable:
-        """Registers how much memory the CUDA handler needs beside operands and results, as a function of the arguments.
+        """Registers how many bytes the CUDA handler needs besides operands and results, as a function of the arguments.
 
-        It sees what the fake function sees. XLA plans this memory with the rest of the graph, also inside a captured
-        command buffer; the handler finds it, uninitialised, as its last result: uint8 [bytes], on the CPU [0].
+        It gets the same arguments as the fake function. XLA plans this memory with the rest of the graph, also inside a
+        captured command buffer; the handler gets it, uninitialised, as its last result: uint8 [bytes], on the CPU [0].
         """
         self._workspace = workspace_bytes
         return workspace_bytes
 
     @property
     def has_workspace(self) -> bool:
-        """Whether the op registered one."""
+        """Whether the op has registered a workspace."""
         return self._workspace is not None
 
     def workspace_bytes(self, arguments: tuple, platform: str) -> int | None:
-        """Bytes of the workspace for all arguments in order; None if the op has none."""
+        """Bytes of the workspace for these arguments, all in order (0 on the CPU); None if the op has none."""
         if self._workspace is None:
             return None
         return int(self._workspace(*arguments)) if platform == "CUDA" else 0
 
     def register_sharding(self, by: str, *, operands: Mapping[str, int], results: Iterable[int | None] = ()) -> None:
-        """Declares a way to split the op over devices that needs no exchange between them, for `pyxla.shard`.
+        """Declares a way to split the op over devices without communication between them, for `pyxla.shard`.
 
         Args:
             by: its name, such as "heads".
-            operands: argument -> dimension that is cut, negative from the end; others are whole on every device.
-            results: for each result that the op returns, the dimension along which the devices' parts lie side by
-                side; None for one that every device computes whole.
+            operands: argument -> dimension that is split, negative from the end; others are whole on every device.
+            results: for each result that the op returns, the dimension along which the devices' parts are joined; None
+                for a result that every device computes whole.
 
         Raises:
-            DefinitionError: an argument that is no tensor of the op, or another number of results.
+            DefinitionError: an argument that is not a tensor of the op, or another number of results.
         """
         self.shardings[by] = Sharding.declare(self.name, self.schema, by, operands, results)
 
     def infer_results(self, arguments: tuple) -> tuple:
-        """Runs the checks on tensors without data and returns the results in the same form.
+        """Runs the checks on tensors without data and returns the results, also without data.
 
         Raises:
             ArgumentError: the op does not take these arguments.

@@ -1,4 +1,4 @@
-"""The dtypes that XLA and torch share, and what each format calls them."""
+"""The dtypes that XLA and torch share, and their names in each format."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DTYPES = {
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """`float32` for torch.float32: the name that the C++ handlers print too."""
+    """`float32` for torch.float32: the name that the C++ handlers also print."""
     return str(dtype).removeprefix("torch.")
 
 

@@ -1,4 +1,4 @@
-"""What references share about precision."""
+"""The precision in which references compute."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import torch
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which a reference accumulates: float32 for what is narrower, else the dtype itself."""
+    """The dtype in which a reference accumulates: float32 for a narrower dtype, else the dtype itself."""
     return torch.promote_types(dtype, torch.float32)

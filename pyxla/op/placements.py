@@ -1,4 +1,4 @@
-"""How an op may be split over devices: what its file declares, and `pyxla.shard` runs."""
+"""How an op may be split over devices: its file declares it, and `pyxla.shard` uses it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pyxla.op.schema import Schema
 
 @dataclass(frozen=True)
 class Sharding:
-    """A way to split an op: which dimension of what is cut into one part per device.
+    """A way to split an op: which dimension of each tensor is split into one part per device.
 
     Attributes:
         by: its name, such as "heads".
         operands: for each tensor of the schema the dimension, negative from the end; None: whole on every device.
-        results: for each result of the custom call, the operands updated in place first.
+        results: the same for each result of the custom call, operands updated in place first.
     """
 
     by: str
@@ -27,10 +27,10 @@ class Sharding:
     def declare(
         cls, name: str, schema: Schema, by: str, operands: Mapping[str, int], results: Iterable[int | None]
     ) -> Sharding:
-        """Of the dimensions by name.
+        """Makes one from the dimensions by name.
 
         Raises:
-            DefinitionError: an argument that is no tensor of the op, or another number of results.
+            DefinitionError: an argument that is not a tensor of the op, or another number of results.
         """
         tensors = [slot.name for slot in schema.tensors]
         for argument in operands:

@@ -20,7 +20,7 @@ _DEFAULTS = "strings without quotes, backslashes and line ends; numbers that are
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of an op: `index` is its place in the schema, `kind` its type there, without alias marks."""
+    """One argument of an op: `index` is its position in the schema, `kind` its type there, without alias marks."""
 
     index: int
     name: str
@@ -34,8 +34,8 @@ class Schema:
     Attributes:
         text: as torch writes it, without the op's name: `(Tensor x, float eps=1e-06) -> Tensor`.
         arguments: all arguments in order.
-        tensors, attributes, mutated: the arguments of that sort, in order.
-        result_count: the results of its custom call, the mutated arguments among them.
+        tensors, attributes, mutated: the arguments of each sort, in order.
+        result_count: the number of results of its custom call, including the mutated arguments.
         device: the `Device` argument of an op without tensors, or None.
         defaults: name -> default value.
     """
@@ -69,7 +69,7 @@ class Schema:
         """The schema of a typed function.
 
         Raises:
-            DefinitionError: an annotation is missing or has no place in a custom call.
+            DefinitionError: an annotation is missing, or a custom call cannot have this type.
         """
         try:
             text = torch.library.infer_schema(function, mutates_args=mutates)
@@ -77,7 +77,7 @@ class Schema:
             raise DefinitionError(
                 mismatch(function.__name__, "signature", "annotations that torch.library accepts", error)
             ) from error
-        # Attributes are constants of the HLO: a symbolic integer would promise that they may change.
+        # Attributes are constants in the HLO, but SymInt means that a value may be symbolic.
         schema = cls(function.__name__, re.sub(r"\bSymInt\b", "int", text))
         for name, parameter in inspect.signature(function).parameters.items():
             if name in schema.defaults and schema.defaults[name] != parameter.default:  # a backslash in a string
@@ -88,14 +88,14 @@ class Schema:
         return schema
 
     def bind(self, args: tuple, kwargs: dict[str, Any]) -> tuple:
-        """All arguments in order, with the defaults that torch's dispatcher leaves out."""
+        """All arguments in order, including the defaults, which torch's dispatcher leaves out."""
         if not kwargs:
             return args + self._default_values[len(args) :]
         values = self.defaults | kwargs
         return args + tuple(values[argument.name] for argument in self.arguments[len(args) :])
 
     def accepts(self, args: tuple, kwargs: dict[str, Any]) -> bool:
-        """Whether these are the arguments of the schema: none missing, none twice, none of another name."""
+        """Whether these arguments match the schema: none is missing, given twice, or unknown."""
         names = [argument.name for argument in self.arguments]
         given = [*names[: len(args)], *kwargs]
         unique = set(given)
@@ -103,12 +103,12 @@ class Schema:
 
     @staticmethod
     def functional_name(name: str) -> str:
-        """Name of the op that an in-place op becomes on functional tensors; an implementation stays behind the dot."""
+        """Name of the functional twin of an op that mutates; the implementation's name stays after the dot."""
         op, dot, implementation = name.partition(".")
         return f"{op}_functional{dot}{implementation}"
 
     def functional_text(self) -> str:
-        """The schema of that op: no argument is mutated, each mutated one comes back as a result, before the others."""
+        """The schema of the functional twin: it mutates nothing and returns the new values before the other results."""
         arguments = re.sub(r"Tensor\(\w+!\)", "Tensor", self.text.rpartition(" -> ")[0])
         results = ["Tensor"] * self.result_count
         return f"{arguments} -> {results[0] if len(results) == 1 else '(' + ', '.join(results) + ')'}"
