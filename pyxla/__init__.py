@@ -1,7 +1,7 @@
 """Write a GPU kernel and use it from PyTorch through XLA.
 
-`import pyxla` defines every op that it finds as `torch.ops.xla_gpu.<op>`, and `import torch_xla` imports pyxla; handlers
-are registered on first use.
+`import pyxla` defines every op that it finds as `torch.ops.xla_gpu.<op>`, and so does `import torch_xla`, which imports
+pyxla; handlers are registered on first use.
 """
 
 import os

@@ -1,12 +1,12 @@
-"""Shares XLA tensors on a GPU with CuPy arrays and torch CUDA tensors, in both directions, through DLPack, with no copy.
+"""Shares memory between XLA tensors on a GPU and CuPy arrays or torch CUDA tensors, through DLPack, without a copy.
 
 From XLA: the call runs what is pending and waits for it, so that any stream may read the memory at once. XLA takes its
 buffers for constant: a write changes all tensors that share the buffer. Keep the array until your stream has read it.
 To XLA: XLA waits, on the GPU, for all work that the current stream has so far; the call itself does not block. From
 then on the memory belongs to XLA: do not write to it until the tensor is gone.
 
-float8 has no DLPack form, but `tensor.view(torch.uint8)` has. A compiled graph also takes torch's CUDA tensors: torch_xla
-copies each through the host, and returns CUDA tensors without a copy; `from_torch` before the call avoids the copies.
+float8 has no DLPack form, but `tensor.view(torch.uint8)` has. A compiled graph also takes torch's CUDA tensors:
+torch_xla copies each through the host, and returns CUDA tensors without a copy. `from_torch` avoids these copies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""pytest plugin of `devtool test` (`-p pyxla.pytest_plugin`): makes XLA dump its modules and keeps the checks' records."""
+"""pytest plugin of `devtool test` (`-p pyxla.pytest_plugin`): XLA dumps its modules, and the checks leave records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyxla.testing.case import Case
 
-# The property of a test's report that holds a record of pyxla.testing: reports of pytest-xdist's workers arrive too.
+# A property of a test's report that holds a record of pyxla.testing; it also arrives from pytest-xdist's workers.
 _RECORD = "pyxla_record"
 _records: list[dict] = []
 

@@ -1,8 +1,8 @@
 """One custom call as a StableHLO module, and the XLA computation made from it.
 
-Why not torch_xla's `_xla_custom_call`: its cache key has the target's name and the operands, but no attributes or result
-shapes, so a second call with other attributes returns the first call's result. The hash of a user computation covers
-the whole module, and only a module can state layouts, aliasing and typed attributes.
+Why not torch_xla's `_xla_custom_call`: its cache key has the target's name and the operands, but not the attributes and
+result shapes, so a second call with other attributes returns the first call's result. The hash of a user computation
+covers the whole module, and only a module can state layouts, aliasing and typed attributes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CustomCall:
         results: MLIR types; the results of in-place arguments come first.
         attributes: name -> MLIR attribute, as `attribute` makes it.
         aliases: (result, operand) pairs that share a buffer.
-        workspace: bytes of a last result that nobody reads, so that XLA plans it as temporary memory; None: no workspace.
+        workspace: bytes of a last result that nobody reads, so that XLA plans it as temporary memory; None: none.
     """
 
     target: str

@@ -1,4 +1,4 @@
-"""Checks of an op's arguments, for its fake function: they run once per set of shapes and attributes, on every device."""
+"""Checks of an op's arguments, for its fake function, on every device."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Definition:
         self.shardings[by] = Sharding.declare(self.name, self.schema, by, operands, results)
 
     def infer_results(self, arguments: tuple) -> tuple:
-        """Runs the checks on tensors without data and returns the results, also without data.
+        """Runs the fake function: checks the arguments and returns the results, empty tensors, as a tuple.
 
         Raises:
             ArgumentError: the op does not take these arguments.

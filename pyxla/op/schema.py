@@ -77,7 +77,7 @@ class Schema:
             raise DefinitionError(
                 mismatch(function.__name__, "signature", "annotations that torch.library accepts", error)
             ) from error
-        # Attributes are constants in the HLO, but SymInt means that a value may be symbolic.
+        # Attributes are constants in the HLO; SymInt would allow symbolic values.
         schema = cls(function.__name__, re.sub(r"\bSymInt\b", "int", text))
         for name, parameter in inspect.signature(function).parameters.items():
             if name in schema.defaults and schema.defaults[name] != parameter.default:  # a backslash in a string

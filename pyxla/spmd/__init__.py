@@ -1,1 +1,1 @@
-"""Ops over several devices: shard, and what torch_xla lacks for it."""
+"""Splits ops over several devices."""

@@ -1,8 +1,8 @@
-"""Runs an op on every device of a torch_xla mesh, each on its part: SPMD by hand around the custom call.
+"""Runs an op on every device of a torch_xla mesh, each on its part: manual SPMD around the custom call.
 
 XLA's partitioner cannot look into a custom call: left alone, it gathers the operands and runs the whole call on every
-device. Here the operands are cut first, the call sees one device's part, and the parts are declared one tensor again.
-Neither is an operation at run time where the operands are sharded that way already.
+device. Here the operands are split first, the call gets one device's part, and the parts are declared one tensor again.
+If the operands are already sharded that way, neither is an operation at run time.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 
 def shard(op: CustomOp, by: str, mesh: Mesh, axis: str | None = None) -> Callable:
-    """The op on every device of a mesh, each device on its part, without an exchange between them.
+    """Returns a function that runs the op on every device of a mesh, each on its part, without communication.
 
-    The function takes the op's arguments, whole tensors, and returns whole tensors that are sharded that way. An
-    operand that is sharded otherwise is resharded by XLA before the call; one that is updated in place is updated
-    without a copy if `torch_xla.distributed.spmd.mark_sharding` split it that way before. It works lazily traced and in
+    The function takes the op's arguments as whole tensors and returns whole tensors that are sharded that way. XLA
+    reshards an operand that is sharded otherwise before the call. An operand that is updated in place is not copied if
+    `torch_xla.distributed.spmd.mark_sharding` has split it that way. The function can be traced lazily or compiled with
     `torch.compile(backend="openxla")`, and has no gradient. On CPU tensors it is the op's reference.
 
     Args:
         op: the op, such as `pyxla.find_op("paged_attention")`.
-        by: which way, one of `op.shardings`: "heads" or "rows".
-        mesh: torch_xla's mesh; `torch_xla.runtime.use_spmd()` comes before it.
-        axis: name of the mesh's axis along which the parts lie; needed where the mesh has several.
+        by: the way to split it, one of `op.shardings`: "heads" or "rows".
+        mesh: torch_xla's mesh, made after `torch_xla.runtime.use_spmd()`.
+        axis: name of the mesh's axis over which the op is split; needed if the mesh has several.
 
     Raises:
-        ArgumentError: no such way, no such axis, a mesh whose axes have no names, SPMD is off. At a call: a dimension
-            that the axis's devices do not divide; a part that the op does not take.
+        ArgumentError: no such way or axis, a mesh whose axes have no names, or SPMD is off. When the function is
+            called: a dimension that the number of devices does not divide, or a part that the op does not take.
     """
     import torch_xla.runtime
 
@@ -69,7 +69,7 @@ def shard(op: CustomOp, by: str, mesh: Mesh, axis: str | None = None) -> Callabl
 
 @cache
 def _sharded_op(op: CustomOp, by: str) -> CustomOp:
-    """The op of the op's arguments, a mesh and an axis; torch.compile traces it as one call."""
+    """An op that takes the op's arguments, a mesh and an axis; torch.compile traces it as one call."""
 
     def reference(*arguments: Any) -> Any:
         return op.reference(*arguments[:-2])
@@ -111,7 +111,7 @@ class _Parts:
         return None if not whole else whole[0] if len(whole) == 1 else tuple(whole)
 
     def find_call(self, arguments: tuple) -> Callable[[list[torch.Tensor]], Any]:
-        """As `Lowering.find_call`; nothing but the operands changes from call to call."""
+        """Like `Lowering.find_call`; only the operands change from call to call."""
         constants = [None if isinstance(value, torch.Tensor) else value for value in arguments]
         places = [i for i, value in enumerate(arguments) if isinstance(value, torch.Tensor)]
 
@@ -124,7 +124,7 @@ class _Parts:
         return emit
 
     def emit(self, *arguments: Any) -> Any:
-        """The results of the op's custom call, whole; an updated operand before the others."""
+        """The results of the op's custom call, as whole tensors; updated operands before the others."""
         from torch_xla import _XLAC
         from torch_xla.distributed.spmd import ShardingType
 
@@ -134,7 +134,7 @@ class _Parts:
         for slot, dimension in zip(self._op.schema.tensors, self._sharding.operands, strict=True):
             if own[slot.index] is not None:
                 self._part(slot.name, own[slot.index].shape, dimension, count)
-                # Of a second tensor with the same value: the caller's keeps the sharding that it has.
+                # Annotates a second tensor with the same value: the caller's tensor keeps its sharding.
                 operand = own[slot.index].clone()
                 _XLAC._xla_annotate_custom_sharding(operand, _op_sharding(mesh, operand.dim(), dimension, axis))
                 own[slot.index] = _XLAC._spmd_full_to_shard_shape(operand)
@@ -151,7 +151,7 @@ class _Parts:
         return whole[0] if len(whole) == 1 else tuple(whole)
 
     def _part(self, name: str, shape: torch.Size, dimension: int | None, count: int) -> list[int]:
-        """The sizes of one device's part; raises ArgumentError if there are no equal parts."""
+        """The sizes of one device's part; raises ArgumentError if it cannot be split into equal parts."""
         if dimension is None:
             return list(shape)
         if not -len(shape) <= dimension < len(shape):

@@ -1,22 +1,22 @@
-"""What `import torch` calls, through the entry point of group `torch.backends`: it lets torch_xla load, and soon.
+"""`import torch` calls `load` through the entry point of group `torch.backends`, so that torch_xla can load, and fast.
 
-Where torch sees a GPU, `import torch_xla` 2.8.1 wants a function that torch 2.8.0 has in another form, and fails. The
-library beside this file has the old form and calls the new one. Where torch sees none, torch_xla brings its own.
+If torch sees a GPU, `import torch_xla` 2.8.1 needs a function that torch 2.8.0 has in another form, and fails. The
+library next to this file has the old form, which calls the new one. If torch sees no GPU, torch_xla brings its own.
 
-What makes `import torch_xla` slow and is of no use to it:
+Two things make `import torch_xla` slow and are of no use to it:
 
-- For a few names it imports torch's compilers, dynamo, AOT autograd and inductor: half of its time. They come when
-  somebody uses them (deferred.py).
-- Python looks through all objects for garbage again and again, while an import makes 400,000 that stay.
+- For a few names it imports torch's compilers, dynamo, AOT autograd and inductor: half of its time. Here they are
+  imported when they are used (deferred.py).
+- Python's garbage collector scans all objects again and again, while the import makes 400,000 that stay.
 
-Inductor, when it comes, would start a process with workers at once where triton is installed, and wait for it at the
-program's end. A program with torch_xla has it start them when there is something to compile: TORCH_WARM_POOL=0.
+If triton is installed, importing inductor would start a process with workers at once and wait for it when the program
+ends. In a program with torch_xla, TORCH_WARM_POOL=0 makes inductor start them when there is something to compile.
 
-The faster import is for torch 2.8.0 and torch_xla 2.8.1. Other versions, and any with PYXLA_DEFERRED_IMPORT=0, are
-imported as they are.
+The faster import is for torch 2.8.0 and torch_xla 2.8.1. The import of other versions, or of any version with
+PYXLA_DEFERRED_IMPORT=0, is not changed.
 
-A package of its own, pyxla_torch_backend, because importing pyxla here would define every op in every program that
-imports torch.
+This is a package of its own, pyxla_torch_backend, because importing pyxla here would define every op in every program
+that imports torch.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _LIBRARY = "pyxla_set_device.so"
 _WARM_POOL = "TORCH_WARM_POOL"
 _SWITCH = "PYXLA_DEFERRED_IMPORT"
 _VERSIONS = {"torch": "2.8.0", "torch_xla": "2.8.1"}
-# What torch_xla imports last: where it was what imported torch, nobody here sees its end.
+# The last module that torch_xla imports: if torch_xla imported torch, the end of its import cannot be seen here.
 _LAST_PART = "torch_xla._internal.c10d_registration"
-# The thresholds of the search for garbage to go back to.
+# The thresholds of the garbage collector to restore.
 _thresholds: tuple[int, int, int] | None = None
 
 
 def load() -> None:
-    """Prepares for torch_xla, which may be what imports torch, or come later or never."""
+    """Prepares for torch_xla, which may be importing torch now, or may be imported later or never."""
     _load_library()
     if "torch_xla" not in sys.modules:
         around_load("torch_xla", _faster_import)
@@ -54,7 +54,7 @@ def load() -> None:
 
 
 def loaded() -> None:
-    """torch_xla is there: all is as before, for this process and those that it starts."""
+    """Called when torch_xla has been imported: restores everything, for this process and those that it starts."""
     global _thresholds
     if _thresholds is not None:
         gc.set_threshold(*_thresholds)
@@ -63,7 +63,7 @@ def loaded() -> None:
 
 
 def _is_wanted() -> bool:
-    """Whether torch_xla is one whose import may be changed, and nobody has switched that off."""
+    """Whether the versions are those whose import is changed, and the user has not switched that off."""
     if os.environ.get(_SWITCH) == "0":
         return False
     try:
@@ -74,7 +74,7 @@ def _is_wanted() -> bool:
 
 def _begin() -> None:
     global _thresholds
-    # Nobody calls `loaded` if torch_xla is what imports torch, and fails later.
+    # Rarely, not never: nothing calls `loaded` if torch_xla imports torch and fails later.
     _thresholds = collect_rarely()
     deferred.begin()
     around_load("torch_xla._dynamo.dynamo_bridge", rare_collections)
@@ -109,7 +109,7 @@ def _without_workers() -> Iterator[None]:
 
 
 def _load_library() -> None:
-    """Loads the function for whoever comes after; does nothing in a checkout that is not built."""
+    """Loads the library with the function that torch_xla needs; does nothing in a checkout that is not built."""
     here = Path(__file__).resolve().parent
     for folder in (here.parent.parent / "build/lib", here):
         if (folder / _LIBRARY).is_file():

@@ -1,14 +1,14 @@
-"""What `import torch_xla` 2.8.1 imports whole compilers for: it comes when somebody uses it.
+"""Defers modules that `import torch_xla` 2.8.1 imports for a few names, some with whole compilers, until they are used.
 
-    torch_xla.stablehlo   two of its functions; behind it are dynamo_bridge and torch's inductor
-    functorch.compile     three functions for torch_xla.experimental.scan; AOT autograd
-    torch._dynamo         two of its settings, which it gets when it is loaded
+    torch_xla.stablehlo   for two functions; it imports dynamo_bridge and torch's inductor
+    functorch.compile     for three functions of torch_xla.experimental.scan; it imports AOT autograd
+    torch._dynamo         for two settings, which are set when it is loaded
     requests, yaml        for TPUs
 
-While torch_xla is imported, a stand-in takes the place of each that is not loaded yet: it has those names, and fetches
-the module for whoever wants another. Afterwards none is left in `sys.modules`; torch_xla.stablehlo and what it brings
-along are imported for whoever asks for them, also as attributes of their packages. (Not by `importlib`'s lazy loader:
-`inspect` asks every module for its file, which executes it, at times in the middle of another's import.)
+While torch_xla is imported, a stand-in replaces each of them that is not loaded yet: it has these names, and imports
+the module if another name is used. Afterwards no stand-in is left in `sys.modules`; torch_xla.stablehlo and the modules
+that it imports are imported when they are used, also as attributes of their packages. (Why not `importlib`'s lazy
+loader: `inspect` asks every module for its file, which executes the module, at times in the middle of another import.)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FUNCTIONS = {
 }
 _FOR_TPUS = ("requests", "yaml")
 _SETTINGS = ("automatic_dynamic_shapes", "specialize_float")
-# What torch_xla.stablehlo brings along, parts of torch_xla: the first cost nothing, and some of them define operators.
+# The parts of torch_xla that torch_xla.stablehlo imports: the first ones cost nothing, and some define operators.
 _BROUGHT = (
     "experimental.quantized",
     "experimental.stablehlo_custom_call",
@@ -51,7 +51,7 @@ def begin() -> None:
 
 
 def end() -> None:
-    """Takes them out; what was set is set when torch._dynamo comes. Does nothing the second time."""
+    """Removes the stand-ins; the settings are applied when torch._dynamo is imported. A second call does nothing."""
     if not _stand_ins:
         return
     for name in _stand_ins:
@@ -60,7 +60,7 @@ def end() -> None:
     if _DYNAMO in _stand_ins and _DYNAMO not in sys.modules:
         around_load(_DYNAMO, lambda: _with_settings(settings))
     torch_xla = sys.modules.get("torch_xla")
-    # It took its functions, and the module was not wanted for more.
+    # torch_xla took its functions from the stand-in, and nothing else needed the module.
     if _STABLEHLO in _stand_ins and _STABLEHLO not in sys.modules and hasattr(torch_xla, "save_as_stablehlo"):
         for part in _BROUGHT:
             importlib.import_module(f"torch_xla.{part}")
@@ -75,9 +75,9 @@ class _StandIn(ModuleType):
         vars(self).update(contents)
 
     def __getattr__(self, name: str) -> object:
-        # Python asks every module for names like __file__, at times in the middle of another's import. To import a part
-        # of this one it needs the real __path__; the two with functions have no parts, and it asks for theirs whenever
-        # it takes a name from them.
+        # Python asks every module for names like __file__, at times in the middle of another import. To import a
+        # submodule it needs the real __path__; the two modules with functions have none, and Python asks for their
+        # __path__ whenever it imports a name from them.
         of_the_module = ("__version__", "__all__", *(() if self.__name__ in _FUNCTIONS else ("__path__",)))
         if name.startswith("__") and name not in of_the_module:
             raise AttributeError(name)
@@ -85,7 +85,7 @@ class _StandIn(ModuleType):
 
 
 class _Settings:
-    """torch._dynamo.config before it is there: keeps the two, and what else is wanted fetches it."""
+    """torch._dynamo.config before it is imported: keeps the two settings; any other name imports torch._dynamo."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in _SETTINGS and isinstance(sys.modules.get(_DYNAMO), _StandIn):
@@ -107,7 +107,7 @@ def _take_out(name: str) -> ModuleType | None:
 
 
 def _fetch(name: str) -> ModuleType:
-    """The module itself."""
+    """Imports the module itself."""
     stand_in = _take_out(name)
     module = importlib.import_module(name)
     if name == _DYNAMO and stand_in is not None:
@@ -137,7 +137,7 @@ def _set(settings: dict[str, object]) -> None:
 
 
 def _import_when_asked_for(name: str) -> None:
-    """As an attribute of its package, which it has been since the package's import."""
+    """Imports the module when it is used as an attribute of its package, which it is after an unchanged import."""
     parent, _, last = name.rpartition(".")
     package = importlib.import_module(parent)
 

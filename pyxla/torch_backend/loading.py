@@ -20,7 +20,7 @@ def around_load(name: str, around: Around) -> None:
 
 
 def collect_rarely() -> tuple[int, int, int]:
-    """Python looks for garbage less often, not never; returns the thresholds to go back to."""
+    """Makes the garbage collector run rarely, not never; returns the thresholds to restore."""
     thresholds = gc.get_threshold()
     gc.set_threshold(_OBJECTS_OF_IMPORT, *thresholds[1:])
     return thresholds
@@ -28,7 +28,7 @@ def collect_rarely() -> tuple[int, int, int]:
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """For imports of many modules, whose objects stay."""
+    """Makes the garbage collector run rarely, for imports of many modules, whose objects stay."""
     thresholds = collect_rarely()
     try:
         yield
@@ -37,7 +37,7 @@ def rare_collections() -> Iterator[None]:
 
 
 class _Finder:
-    """Finds the module as the later finders do and wraps its loader; a library may only ask for the spec."""
+    """Finds the module as the later finders do and wraps its loader; a library may ask for the spec alone."""
 
     def __init__(self, name: str, around: Around):
         self._name = name

@@ -1,4 +1,4 @@
-"""One decorator: a typed Python function becomes a torch op whose XLA form is a custom call.
+"""The decorator that makes a torch op of a typed Python function; on XLA the op is a custom call.
 
 Why not torch.library.custom_op: it wraps every kernel in Python layers that cost more than the call itself, and its
 in-place ops do not reach XLA (torch_xla runs on functional tensors, whose fallback refuses an op that mutates).
@@ -27,20 +27,20 @@ def custom_op(function: Callable | None = None, *, mutates: Iterable[str] = (), 
 
     The function runs on CPU and CUDA tensors, and in float64 as the oracle of the tests; on XLA tensors the op is the
     custom call `xla_gpu_<name>`. Its annotations give the schema: torch.Tensor, int, float, bool, str, list[int],
-    list[float], `| None` of Tensor, int and float, one torch.device (for an op without tensor arguments); it returns a
+    list[float], Tensor, int or float with `| None`, one torch.device (for an op without tensor arguments). It returns a
     Tensor, a tuple of Tensors, or None if it only works in place.
 
     Args:
         function: the reference. It must not modify an argument that is not in `mutates`, nor return one.
         mutates: names of the tensor arguments that the op updates in place: in the custom call each becomes a result
             that shares its operand's buffer, before the other results.
-        library: the op whose library holds the handlers too, where several ops share a folder; else its own.
+        library: the op whose library also has this op's handlers, if several ops share a folder; None: its own.
 
     Returns:
         CustomOp, to be completed with `register_fake` and, where there is a gradient, `register_autograd`.
 
     Raises:
-        DefinitionError: an argument's type has no place in a custom call, or the name is taken.
+        DefinitionError: a custom call cannot have an argument's type, or the name is taken.
     """
     if function is None:
         return lambda f: CustomOp(f, tuple(mutates), library)
@@ -48,7 +48,7 @@ def custom_op(function: Callable | None = None, *, mutates: Iterable[str] = (), 
 
 
 def find_op(name: str) -> CustomOp:
-    """The op of this name, or the implementation `<op>.<name>`. Raises DefinitionError if nothing declared it."""
+    """The op of this name, or the implementation `<op>.<name>`. Raises DefinitionError if it is not declared."""
     if name not in _ops:
         raise DefinitionError(
             mismatch(name, "op", "one that is declared", ", ".join(sorted(_ops)) or "none"), "devtool list"
@@ -57,7 +57,7 @@ def find_op(name: str) -> CustomOp:
 
 
 def find_target(target: str) -> CustomOp | None:
-    """The op, or the implementation of one, whose custom calls have this target; None if it is nobody's here."""
+    """The op or implementation whose custom calls have this target; None if none in this process has it."""
     return next((op for op in _ops.values() if op.target == target), None)
 
 
@@ -68,16 +68,16 @@ def targets_of(name: str) -> set[str]:
 
 
 def optional_attributes() -> dict[str, set[str]]:
-    """Target -> names of its `int?` and `float?` attributes, of every declared op."""
+    """Target -> names of its `int?` and `float?` attributes, for every declared op."""
     return {op.target: {a.name for a in op.schema.attributes if a.kind.endswith("?")} for op in _ops.values()}
 
 
 class CustomOp(Definition):
-    """A definition that is registered with torch; calling it is `torch.ops.xla_gpu.<name>`, a little faster.
+    """A definition that is registered with torch; a call of it does what `torch.ops.xla_gpu.<name>` does, a bit faster.
 
     Attributes:
         overload: the torch op, for torch.library.opcheck.
-        implementations: the op's other implementations by name; each is called as the op is.
+        implementations: the op's other implementations by name; each is called like the op.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class CustomOp(Definition):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
             return self.overload(*args, **kwargs)
-        # Past torch's dispatcher, whose way to the same custom call costs more than the call.
+        # Skips torch's dispatcher if possible, which costs more than the custom call.
         if self._in_place:
             return self._in_place.call(args, kwargs)
         found = self._fast_path.find(args, kwargs)
@@ -124,8 +124,9 @@ class CustomOp(Definition):
     def register_fake(self, fake: Callable) -> Callable:
         """Registers the fake function: it checks the arguments (`pyxla.Check`) and returns empty results, row-major.
 
-        It sees tensors without data, once per set of shapes and attributes, and is the one place where arguments are
-        checked: on CPU, CUDA and XLA tensors and while a graph is traced. An op that only works in place returns None.
+        It is the only place where arguments are checked: on CPU, CUDA and XLA tensors and while a graph is traced. On
+        XLA it gets tensors without data, once per set of shapes and attributes; on CPU and CUDA tensors it gets these,
+        in every call. An op that only works in place returns None.
         """
         self._fake = fake
         torch.library.register_fake(f"{NAMESPACE}::{self.name}", fake, lib=_library)
@@ -146,7 +147,7 @@ class CustomOp(Definition):
         self._gradient._backward_fn, self._gradient._setup_context_fn = backward, setup_context
 
     def lower_to(self, implementation: CustomOp) -> None:
-        """Further calls on XLA tensors are those of this implementation; `pyxla.use_implementation` calls it."""
+        """Makes later calls on XLA tensors use this implementation; `pyxla.use_implementation` calls it."""
         self._lowering.lower_to(implementation)
         self._fast_path.forget()
 
@@ -163,7 +164,7 @@ class CustomOp(Definition):
             find_call = self._fast_path.find
 
             def autograd_xla(keyset: torch.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
-                # Emits a call at once where it can, past the boxed fallbacks below this key.
+                # Emits a call at once if possible, without the boxed fallbacks below this key.
                 found = find_call(args, kwargs)
                 if found is None:
                     return autograd(keyset, *args, **kwargs)
@@ -186,7 +187,7 @@ class CustomOp(Definition):
             self._in_place.check_targets(arguments)
         self.infer_results(arguments)
         results = self.reference(*arguments)
-        # Row-major, as on XLA: torch.compile has the strides from the fake function.
+        # Row-major, as on XLA: torch.compile takes the strides from the fake function.
         if isinstance(results, tuple):
             return tuple(result.contiguous() for result in results)
         return None if results is None else results.contiguous()

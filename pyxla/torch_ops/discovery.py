@@ -1,6 +1,6 @@
 """Defines ops from their Python files: each `pyxla_kernels/<op>/<op>.py` declares one with `custom_op`.
 
-So do the folders of implementations, with `implementation`.
+The file in an implementation's folder declares it with `implementation`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ def load_op(name: str) -> None:
 
 
 def load_all() -> None:
-    """Defines every op and every implementation, and makes the choice that the environment names.
+    """Defines every op and every implementation, and applies PYXLA_IMPLEMENTATION.
 
-    One that cannot be defined is reported in a warning and does not keep the others away.
+    One that cannot be defined causes a warning; the others are still defined.
     """
     for name in (*op_names(), *implementations()):
         try:

@@ -25,8 +25,8 @@ class InPlace:
         op: the definition of the op.
         overload: the torch op.
         reference: the op on CPU and CUDA tensors, with its checks.
-        library: torch's, in which the op is defined.
-        emit: from the op's arguments to the results of its custom call, new values first.
+        library: the torch.library.Library in which the op is defined.
+        emit: takes the op's arguments and returns the results of its custom call, new values first.
         fast_path: the calls of the op that need nothing from torch's dispatcher.
     """
 
@@ -55,17 +55,17 @@ class InPlace:
         library.impl(op.name, self._update_on_autograd, "AutogradXLA", with_keyset=True)
 
     def call(self, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """The op, past torch's dispatcher where that has nothing to do."""
+        """Calls the op, without torch's dispatcher if that has nothing to do."""
         found = self._fast_path.find(args, kwargs)
         if found is None:
             return self._overload(*args, **kwargs)
         return self._assign(self._schema.bind(args, kwargs), partial(*found))
 
     def register_fake(self, fake: Callable) -> None:
-        """Registers the functional op's fake function, made from the op's.
+        """Registers the functional twin's fake function, made from the op's.
 
         Args:
-            fake: the op's.
+            fake: the op's fake function.
         """
 
         def functional_fake(*args: Any, **kwargs: Any) -> Any:
@@ -78,7 +78,7 @@ class InPlace:
     def check_targets(self, arguments: tuple) -> None:
         """Raises ArgumentError if one tensor is to be updated twice.
 
-        The reference would update it twice; on XLA the second update takes the place of the first.
+        The reference would update it twice; on XLA the second update would replace the first.
         """
         for first, second in itertools.combinations(self._schema.mutated, 2):
             if arguments[first.index] is arguments[second.index]:
@@ -101,7 +101,7 @@ class InPlace:
         return self._overload.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
 
     def _assign(self, arguments: tuple, functional: Callable[[], Any]) -> Any:
-        """Each mutated argument takes its new value, which `functional` returns before the other results."""
+        """Gives each mutated argument its new value, which `functional` returns before the other results."""
         self.check_targets(arguments)
         targets = [arguments[slot.index] for slot in self._schema.mutated]
         compiling = torch._guards.TracingContext.try_get() is not None
@@ -113,7 +113,7 @@ class InPlace:
         outputs = _as_tuple(functional())
         for target, output in zip(targets, outputs, strict=False):
             if compiling and torch._is_functional_tensor(target):
-                # As copy_, without aten.copy in the graph, of which torch_xla makes a wrong one over several devices.
+                # Like copy_, but without aten.copy in the graph, which torch_xla lowers wrongly on several devices.
                 torch._functionalize_replace(target, torch._from_functional_tensor(output))
                 torch._functionalize_commit_update(target)
                 torch._functionalize_sync(target)

@@ -1,7 +1,7 @@
-"""Further implementations of an op: one schema, reference and gradient, and for each its own library and target.
+"""Further implementations of an op: they share its schema, reference and gradient; each has its own library and target.
 
-An implementation is an overload of the op, `torch.ops.xla_gpu.<op>.<name>`, so graphs and exported programs hold which
-one they call. What `torch.ops.xla_gpu.<op>` itself calls is a choice of the process's (`use_implementation`).
+An implementation is an overload of the op, `torch.ops.xla_gpu.<op>.<name>`, so graphs and exported programs record the
+one that they call. Each process chooses which one `torch.ops.xla_gpu.<op>` itself calls (`use_implementation`).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from pyxla.library.source_digest import implemented_op
 from pyxla.op.arguments import Check
 from pyxla.torch_ops.custom_op import CustomOp, find_op
 
-# Of the op's own implementation, which has no folder but the op's.
+# The name of the op's own implementation, which is in the op's folder.
 DEFAULT = "default"
 VARIABLE = "PYXLA_IMPLEMENTATION"
 _chosen: dict[str, str] = {}
 
 
 class Implementation(CustomOp):
-    """An implementation of an op beside its own; `implementation` makes it. It is called as the op is.
+    """An implementation of an op besides the op's own; `implementation` makes it. It is called like the op.
 
     Attributes:
-        op: the op. Its schema, reference, gradient and ways to shard are this one's too.
+        op: the op, with which it shares schema, reference, gradient and shardings.
     """
 
     def __init__(self, op: CustomOp, name: str, folder: str):
@@ -47,16 +47,16 @@ class Implementation(CustomOp):
         op.implementations[name] = self
 
     def register_check(self, check: Callable) -> Callable:
-        """Registers the check of what the op takes and this implementation does not: `check(check, *arguments)`.
+        """Registers a check for what the op takes and this implementation does not: `check(check, *arguments)`.
 
-        It gets a `pyxla.Check` whose messages name the implementation, and all arguments in order, which the op's own
-        checks have passed.
+        It gets a `pyxla.Check` whose messages name the implementation, and all arguments in order. It runs after the
+        op's own checks.
         """
         self._check = check
         return check
 
     def takes(self, arguments: dict[str, Any]) -> bool:
-        """Whether XLA tensors of these dtypes and shapes, and these other arguments, pass the op's checks and its own.
+        """Whether XLA tensors of these dtypes and shapes, with these other arguments, pass the op's checks and its own.
 
         Args:
             arguments: by name.
@@ -69,13 +69,13 @@ class Implementation(CustomOp):
         return True
 
     def register_fake(self, fake: Callable) -> Callable:
-        """Refused: the op's is this one's too."""
+        """Not allowed: an implementation has the op's fake function."""
         raise DefinitionError(
             mismatch(self.name, "fake function", f"that of {self.op.name}", "another"), "register_check"
         )
 
     def register_autograd(self, backward: Callable, *, setup_context: Callable | None = None) -> None:
-        """Refused: the op's is this one's too."""
+        """Not allowed: an implementation has the op's gradient."""
         raise DefinitionError(mismatch(self.name, "gradient", f"that of {self.op.name}", "another"))
 
     def _infer(self, *args: Any, **kwargs: Any) -> Any:
@@ -87,7 +87,7 @@ class Implementation(CustomOp):
 
 
 def implementation(file: str) -> Implementation:
-    """Declares the implementation whose folder this file is in: `triton = implementation(__file__)`.
+    """Declares the implementation in whose folder this file is: `triton = implementation(__file__)`.
 
     The folder's file `implements` names the op, and the folder is called `<op>_<name>`. The implementation has the
     op's workspace unless it registers another (`register_workspace`).
@@ -96,7 +96,7 @@ def implementation(file: str) -> Implementation:
         file: the Python file that calls it.
 
     Raises:
-        DefinitionError: no `implements`, a folder of another name, or a name that is taken.
+        DefinitionError: no file `implements`, a folder with another name, or a name that is taken or "default".
     """
     folder = Path(file).resolve().parent
     op = implemented_op(folder.parent, folder.name)
@@ -113,17 +113,17 @@ def implementation(file: str) -> Implementation:
 
 
 def use_implementation(op: str, name: str) -> AbstractContextManager:
-    """Chooses what calls of an op on XLA tensors run in this process; in a `with` block, until its end.
+    """Chooses the implementation that calls of an op on XLA tensors run, in this process or until a `with` block ends.
 
-    It is for calls that name none: `torch.ops.xla_gpu.rms_norm`, not `torch.ops.xla_gpu.rms_norm.triton`. What
-    torch.compile made before is made anew: a choice drops all its graphs. Call it outside of compiled functions.
+    It affects calls that name no implementation: `torch.ops.xla_gpu.rms_norm`, not `torch.ops.xla_gpu.rms_norm.triton`.
+    A new choice drops all graphs of torch.compile, which then compiles anew. Call it outside of compiled functions.
 
     Args:
         op: name of the op.
-        name: of `op.implementations`, or "default", the op's own.
+        name: one of `op.implementations`, or "default" for the op's own.
 
     Returns:
-        A context manager that takes the choice back.
+        A context manager that restores the earlier choice.
 
     Raises:
         DefinitionError: no such op.
@@ -138,15 +138,16 @@ def use_implementation(op: str, name: str) -> AbstractContextManager:
 
 
 def chosen_implementation(op: str) -> str:
-    """The name of the implementation that calls of the op run: "default" is its own."""
+    """The name of the implementation that calls of the op run; "default" is the op's own."""
     return _chosen.get(op, DEFAULT)
 
 
 def choose_from_environment() -> None:
-    """Chooses what PYXLA_IMPLEMENTATION says: `rms_norm=triton,paged_attention=flashinfer`.
+    """Chooses the implementations that PYXLA_IMPLEMENTATION names: `rms_norm=triton,paged_attention=flashinfer`.
 
     Raises:
-        DefinitionError, ArgumentError: it names no op, or no implementation.
+        DefinitionError: no such op.
+        ArgumentError: the op has no such implementation, or an entry has another form.
     """
     for entry in filter(None, os.environ.get(VARIABLE, "").split(",")):
         op, separator, name = entry.strip().partition("=")
@@ -163,6 +164,6 @@ def _choose(op: CustomOp, name: str) -> None:
         return
     _chosen[op.name] = name
     op.lower_to(op.implementations.get(name, op))
-    # What dynamo compiled holds the calls that were emitted while it was traced, and no guard on the choice.
+    # Dynamo's graphs contain the calls that were emitted during tracing, without a guard on the choice.
     if dynamo := sys.modules.get("torch._dynamo"):
         dynamo.reset()

@@ -1,7 +1,7 @@
 """A function that torch.compile made with torch_xla's backend keeps its graphs in a closure.
 
-It runs them without looking into torch_xla's cache again, and offers no way to drop them. To have XLA compile such a
-function anew, without torch.compile tracing it anew, the closure has to be emptied.
+It runs them without looking into torch_xla's cache again, and offers no way to drop them. If the closure is emptied, XLA
+compiles the function anew, and torch.compile does not trace it again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pyxla.torch_xla_patches import require_known_versions
 
 
 def graphs_of_compiled_functions() -> list[dict]:
-    """For each compiled function of this process: its graphs, by the values of its symbolic sizes."""
+    """For each compiled function of this process, its graphs by the values of its symbolic sizes."""
     from torch_xla._dynamo import dynamo_bridge
 
     require_known_versions("compiled_graphs")

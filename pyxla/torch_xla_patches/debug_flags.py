@@ -15,10 +15,10 @@ _PARSE = "_ZN3xla28ParseDebugOptionFlagsFromEnvEb"
 
 
 def set_flags(flags: str) -> None:
-    """Sets flags of XLA's debug options in a process that has computed already. XLA_FLAGS stays as it is.
+    """Sets flags of XLA's debug options in a process in which XLA has already computed. XLA_FLAGS is not changed.
 
     Raises:
-        PyxlaError: torch_xla does not export the parser. This is the guard: another version that does is as good.
+        PyxlaError: torch_xla does not export the parser. The version is not checked: any that exports it works.
     """
     import torch_xla
 

@@ -1,6 +1,6 @@
 """torch_xla clears its counters whenever torch.compile looks for operations that it has to run on the CPU.
 
-So a count of those operations that spans a compilation starts again from zero. The patch adds up what is cleared.
+So a count of these operations that spans a compilation starts again from zero. The patch adds up the cleared counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class FallbackCounter:
         return self._cleared + self._counters() - self._before
 
     def stop(self) -> None:
-        """Takes the patch off."""
+        """Removes the patch."""
         self._metrics.clear_counters = self._clear
 
     def _counters(self) -> Counter[str]:

@@ -1,7 +1,7 @@
-"""On a mesh of devices torch_xla's compiled functions confuse their inputs, and copy what they have updated.
+"""On a mesh of devices torch_xla's compiled functions confuse their inputs, and copy the arguments that they updated.
 
-Without the first patch a compiled function takes a weight that was traced before for a constant, and a second module
-computes with the first one's weights. Without the second each updated argument costs a graph and a copy.
+Without the first patch a compiled function treats a weight that was traced before as a constant, and a second module
+computes with the first module's weights. Without the second patch each updated argument costs a graph and a copy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 from pyxla.torch_xla_patches import require_known_versions
 
-# torch forgets what a library registered when that is collected.
+# torch drops the registrations of a library when the library is garbage-collected.
 _LIBRARY = torch.library.Library("aten", "IMPL")
 
 
@@ -30,11 +30,11 @@ def apply_mesh_patches() -> None:
 
 
 def _keep_tensor_ids() -> None:
-    """Lets torch.compile tell which argument each input of a graph is, also of tensors that were traced before.
+    """Lets torch.compile find which argument each input of a graph is, also for tensors that were traced before.
 
-    torch_xla asks for the inputs of a graph and gets each one's data in a new tensor. Under SPMD, where the data was
-    traced before, what it gets with it is the number of the new tensor of that time, which is no argument's: it takes
-    the input for a constant and goes on with this tensor's data in later calls. So numbers are traced back here.
+    torch_xla asks for the inputs of a graph and gets the data of each in a new tensor, with a tensor id. Under SPMD, if
+    the data was traced before, that is the id of the new tensor of that time, which is no argument: torch_xla treats
+    the input as a constant and uses this tensor's data in later calls. So the patch maps each id back to the first one.
     """
     from torch_xla import _XLAC
 
@@ -52,10 +52,10 @@ def _keep_tensor_ids() -> None:
 
 
 def _copy_values_alone() -> None:
-    """Lets copy_ take values as they are, if they are computed and sharded as the old ones.
+    """Makes copy_ take new values directly, if they are computed and have the sharding of the old ones.
 
-    That is how a compiled function's updated arguments get their values. torch_xla says once more of each that it is
-    sharded as it was, and so has a graph to run, for which it copies the whole tensor.
+    The updated arguments of a compiled function get their values by copy_. torch_xla would annotate each with its
+    sharding again, and so would have a graph to run, which copies the whole tensor.
     """
     from torch_xla import _XLAC
 
@@ -64,10 +64,10 @@ def _copy_values_alone() -> None:
             sharding = _XLAC._get_xla_sharding_spec(source)
             is_alike = sharding and sharding == _XLAC._get_xla_sharding_spec(target)
             if is_alike and not _XLAC._check_tensor_need_materialization([source])[0]:
-                # Of the value that is given up: whose place it takes would be annotated with it.
+                # Clears the sharding of the old value: otherwise torch_xla would annotate the new value with it.
                 _XLAC._xla_clear_sharding(target)
                 return source.clone()
-        # What torch_xla's own does.
+        # As torch_xla's own copy does.
         return torch.ops.aten._copy_from(source, target, non_blocking)
 
     with warnings.catch_warnings():
