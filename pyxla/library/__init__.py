@@ -1,1 +1,1 @@
-"""A library becomes handlers: where it lies, whether it is the one that was built, and its registration with XLA."""
+"""Finds the library of an op, checks that it is the one that was built, and registers its handlers with XLA."""

@@ -27,7 +27,7 @@ class Library:
     Attributes:
         path: the file.
         origin: "preloaded", "checkout" or "installed".
-        table: what the library says of itself.
+        table: its op table.
     """
 
     path: Path
@@ -37,7 +37,7 @@ class Library:
 
 @cache
 def kernels_folder() -> Path | None:
-    """The folder of the op folders: `kernels/` of the checkout or the installed package; None if there is neither."""
+    """The folder with the op folders: `kernels/` of the checkout or the installed package; None if there is neither."""
     spec = importlib.util.find_spec(KERNELS_PACKAGE)
     locations = list(spec.submodule_search_locations or []) if spec else []
     return Path(locations[0]).resolve() if locations else None
@@ -49,12 +49,12 @@ def op_names() -> list[str]:
 
 
 def implementations() -> dict[str, str]:
-    """Folder of an implementation -> its op, of all that have a Python definition, in order."""
+    """Folder of an implementation -> its op, for all that have a Python definition, in order."""
     return {name: op for name, op in _folders().items() if op is not None}
 
 
 def _folders() -> dict[str, str | None]:
-    """The folders with a Python file of their name, and of an implementation its op."""
+    """Folder with a Python file of its name -> the op that it implements; None if it is an op itself."""
     folder = kernels_folder()
     if folder is None:
         return {}
@@ -67,12 +67,12 @@ def preloaded_libraries() -> tuple[Library, ...]:
     """The custom-call libraries among LD_PRELOAD's entries.
 
     Raises:
-        LibraryError: an entry cannot be loaded or is not what its manifest says, or two entries hold the same op.
+        LibraryError: an entry cannot be loaded or differs from its manifest, or two entries have the same op.
     """
     found: dict[str, Library] = {}
     for entry in re.split(r"[: ]+", os.environ.get("LD_PRELOAD", "").strip()):
         path = _mapped_path(entry) if entry else None
-        # Someone else's library is none of our business, nor is what lies beside it.
+        # Skips libraries that are not pyxla's, without reading the files next to them.
         if path is None or read_op_table(path) is None:
             continue
         library = _load(path, "preloaded")
@@ -90,7 +90,7 @@ def preloaded_libraries() -> tuple[Library, ...]:
 def _mapped_path(entry: str) -> Path | None:
     """The file of an LD_PRELOAD entry.
 
-    A bare name, which the loader searches for, and a path with $ORIGIN, $LIB or $PLATFORM, which it fills in, are found
+    The loader searches for a bare name, and fills in $ORIGIN, $LIB and $PLATFORM in a path. Such an entry is looked up
     among the files that the process has mapped.
     """
     if "/" in entry and "$" not in entry:
@@ -102,7 +102,7 @@ def _mapped_path(entry: str) -> Path | None:
 
 
 def library_path(op: str) -> tuple[Path, str] | None:
-    """Where an op's library lies, and its origin, without loading it; None if it is nowhere."""
+    """Path and origin of an op's library, without loading it; None if there is none."""
     for library in preloaded_libraries():
         if library.table.op == op:
             return library.path, library.origin
@@ -116,10 +116,10 @@ def library_path(op: str) -> tuple[Path, str] | None:
 
 
 def find_library(op: str) -> Library:
-    """Loads the library of an op and checks that it is what its manifest says, built from the sources at hand.
+    """Loads the library of an op and compares it with its manifest and, if they are at hand, with its sources.
 
     Raises:
-        LibraryError: there is none, it is corrupt, it holds another op, it differs from its manifest, or it is stale.
+        LibraryError: there is none, it is corrupt, it is another op's, it differs from its manifest, or it is stale.
     """
     library = next((library for library in preloaded_libraries() if library.table.op == op), None)
     if library is None:
@@ -134,7 +134,7 @@ def find_library(op: str) -> Library:
 
 
 def load_library(op: str, path: Path, origin: str) -> Library:
-    """Loads the library of an op that lies at `path`, after comparing it with its manifest.
+    """Loads the library of an op from `path`, after comparing it with its manifest.
 
     Args:
         op: name of the op.
@@ -142,7 +142,7 @@ def load_library(op: str, path: Path, origin: str) -> Library:
         origin: "preloaded", "checkout" or "installed".
 
     Raises:
-        LibraryError: it is corrupt, it holds another op, it differs from its manifest, or it lacks one.
+        LibraryError: it is corrupt, it is another op's, it differs from its manifest, or it has none.
     """
     library = _load(path, origin)
     if library is None or library.table.op != op:
@@ -152,7 +152,7 @@ def load_library(op: str, path: Path, origin: str) -> Library:
 
 
 def _load(path: Path, origin: str) -> Library | None:
-    """The library, or None if it is of another kind."""
+    """The library; None if it has no op table."""
     check_elf(path)
     manifest = read_manifest(path)
     if manifest is not None:
@@ -163,8 +163,8 @@ def _load(path: Path, origin: str) -> Library | None:
         return None
     if manifest is not None:
         check_table(path, manifest, table)
-    # Two may lack one. What someone compiled by hand is known by its sources (check_fresh). And whoever names a file in
-    # LD_PRELOAD has chosen that file: it is loaded already, and may come from a build that knows no manifests.
+    # Two kinds may lack one: a library that someone compiled by hand, which check_fresh compares with its sources; and
+    # one that the user chose in LD_PRELOAD: it is loaded already, and its build may not write manifests.
     elif origin != "preloaded" and _sources_digest(table.op) is None:
         raise LibraryError(
             mismatch(table.op, "manifest", f"{manifest_path(path).name} beside the library", f"none beside {path}"),

@@ -1,6 +1,6 @@
 """The CUDA kernels in an op's library, under the names that profilers show.
 
-A kernel that runs in a command buffer is known by its own name alone: what XLA says of it is which command buffer.
+A kernel in a command buffer can be identified only by its name: all else that XLA records of it is the command buffer.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _SECTION = re.compile(rb"\0\.text\.([\w$]+)(?=\0)")
 
 
 def kernel_names(library: Path) -> frozenset[str]:
-    """Names of all kernels of a library, C++ ones in full: `void my_op::Kernel<float, 4>(float const*, long)`.
+    """Names of all kernels of a library, C++ names demangled: `void my_op::Kernel<float, 4>(float const*, long)`.
 
     Args:
-        library: of an op; its machine code must not be compressed.
+        library: path of an op's library, whose machine code must not be compressed.
     """
     return frozenset(_demangled(name) for name in _SECTION.findall(library.read_bytes()))
 
@@ -28,7 +28,7 @@ def _demangled(name: bytes) -> str:
     runtime, free = ctypes.CDLL("libstdc++.so.6"), ctypes.CDLL(None).free
     runtime.__cxa_demangle.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
     text = runtime.__cxa_demangle(name, None, None, None)
-    if not text:  # a name of C
+    if not text:  # a C name
         return name.decode()
     try:
         return ctypes.string_at(text).decode()

@@ -1,7 +1,7 @@
-"""The manifest of a library: lib<op>.json beside lib<op>.so, in which the build says what it made, and of what.
+"""The manifest of a library: lib<op>.json next to lib<op>.so, in which the build records what it built, and from what.
 
-kernels/cmake/manifest.cmake writes it. A library whose bytes or whose own table say otherwise is refused: it was
-changed after the build, or copied over another one.
+kernels/cmake/manifest.cmake writes it. A library whose bytes or op table differ from it is refused: it was changed
+after the build, or copied over another one.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from pathlib import Path
 from pyxla.errors import LibraryError, mismatch
 from pyxla.library.op_table import OpTable, op_of, rebuild
 
-# The fields that are lists, and of what; the others are text.
+# The fields that are lists, with the type of their items; the others are text.
 _LISTS = {"cuda_architectures": str, "ffi_api_version": int}
 _WRAPPED = "wrapped"
-# What the library's own table says too.
+# The fields that the op table also has.
 _IN_TABLE = ("op", "source_digest", "compiler", "flags_digest", "cuda_architectures", "ffi_api_version")
 
 
 @dataclass(frozen=True)
 class Wrapped:
-    """What an op calls that is not pyxla's: a library or headers.
+    """The library or headers of others that an op wraps.
 
     Attributes:
         name, version, licence: as the op's wrapped.json states them.
-        library: the file's name, in the folder <op>.wrapped beside lib<op>.so; None for headers.
+        library: the file's name, in the folder <op>.wrapped next to lib<op>.so; None for headers.
         sha256: SHA-256 of that file; None for headers.
     """
 
@@ -40,7 +40,7 @@ class Wrapped:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the build says of a library.
+    """The build's record of a library.
 
     Attributes:
         op: the op's name.
@@ -50,9 +50,9 @@ class Manifest:
         compiler: the compilers and their versions.
         flags: all flags that shape the library's bytes.
         flags_digest: SHA-256 of `flags`.
-        cuda_architectures: of the CUDA code; empty without it.
-        ffi_api_version: of the XLA FFI headers that the library was compiled with.
-        wrapped: what the op wraps, or None.
+        cuda_architectures: architectures of the CUDA code; empty without it.
+        ffi_api_version: version of the XLA FFI headers that the library was compiled with.
+        wrapped: the library or headers that the op wraps, or None.
     """
 
     op: str
@@ -68,15 +68,15 @@ class Manifest:
 
 
 def manifest_path(library: Path) -> Path:
-    """Where a library's manifest lies, or would lie."""
+    """The path of a library's manifest, which need not exist."""
     return library.with_suffix(".json")
 
 
 def read_manifest(library: Path) -> Manifest | None:
-    """The manifest beside a library, or None if there is none.
+    """The manifest next to a library, or None if there is none.
 
     Raises:
-        LibraryError: it cannot be read, is not whole, or lacks a field.
+        LibraryError: it cannot be read, is not whole JSON, or lacks a field.
     """
     path, op, hint = manifest_path(library), op_of(library), f"{rebuild(library)} --clean"
     try:
@@ -100,14 +100,14 @@ def read_manifest(library: Path) -> Manifest | None:
 
 
 def _has_type(value: object, item: type | None) -> bool:
-    """Whether it is text or, with `item`, a list of these."""
+    """Whether the value is text or, with `item`, a list of this type."""
     if item is None:
         return isinstance(value, str)
     return isinstance(value, list) and all(isinstance(entry, item) for entry in value)
 
 
 def _is_wrapped(value: object) -> bool:
-    """Whether it is what the build writes of what an op wraps: null if nothing."""
+    """Whether the value has the form in which the build writes `wrapped`; null if the op wraps nothing."""
     if not isinstance(value, dict):
         return value is None
     optional = ("library", "sha256")
@@ -138,14 +138,14 @@ def check_digest(library: Path, manifest: Manifest) -> None:
 
 
 def wrapped_path(library: Path, manifest: Manifest) -> Path | None:
-    """Where the library lies that an op's library wraps, or would lie; None if it wraps none."""
+    """The path of the library that an op's library wraps, which need not exist; None if it wraps none."""
     if manifest.wrapped is None or manifest.wrapped.library is None:
         return None
     return library.parent / f"{manifest.op}.wrapped" / manifest.wrapped.library
 
 
 def check_wrapped(library: Path, manifest: Manifest) -> None:
-    """Raises LibraryError unless the wrapped library is there, byte for byte the one that the op was built with."""
+    """Raises LibraryError unless the wrapped library is, byte for byte, the one that the op was built with."""
     path = wrapped_path(library, manifest)
     if path is None:
         return
@@ -167,13 +167,13 @@ def check_wrapped(library: Path, manifest: Manifest) -> None:
 
 
 def contradictions(manifest: Manifest, table: OpTable) -> dict[str, tuple[object, object]]:
-    """What the manifest and the library's own table say differently: {field: (in the table, in the manifest)}."""
+    """The fields in which the manifest and the op table differ: {field: (in the table, in the manifest)}."""
     said = {name: (getattr(table, name), getattr(manifest, name)) for name in _IN_TABLE}
     return {name: pair for name, pair in said.items() if pair[0] != pair[1]}
 
 
 def check_table(library: Path, manifest: Manifest, table: OpTable) -> None:
-    """Raises LibraryError if the manifest says something else than the library's own table."""
+    """Raises LibraryError if the manifest differs from the library's op table."""
     for name, (expected, got) in contradictions(manifest, table).items():
         raise LibraryError(
             mismatch(

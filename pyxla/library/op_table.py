@@ -1,6 +1,6 @@
-"""Reads the table that a custom-call library carries (kernels/common/ffi/op_table.h), after looking at the file.
+"""Reads the op table of a custom-call library (kernels/common/ffi/op_table.h), after checking the file.
 
-The file is looked at first because the dynamic loader kills the process on a library that was cut short.
+The file is checked first because the dynamic loader kills the process on a truncated library.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ SYMBOL = "pyxla_op_table"
 VERSION = 2
 
 _ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
-# The mark, 64 bits, little-endian; a program header has this size.
+# ELF's magic number, 64 bits, little-endian; and the size of a program header.
 _ELF_64 = b"\x7fELF\x02\x01"
 _SEGMENT_BYTES = 56
 
 
 @dataclass(frozen=True)
 class Handler:
-    """One target on one platform; a stage is the address of its XLA_FFI_Handler, or None."""
+    """One target on one platform; each stage is the address of its XLA_FFI_Handler, or None."""
 
     target: str
     platform: str
@@ -38,7 +38,7 @@ class Handler:
 
 @dataclass(frozen=True)
 class OpTable:
-    """What a library says of itself: see kernels/common/ffi/op_table.h for each field."""
+    """The op table of a library: see kernels/common/ffi/op_table.h for each field."""
 
     op: str
     ffi_api_version: tuple[int, int]
@@ -154,5 +154,5 @@ def op_of(path: Path) -> str:
 
 
 def rebuild(path: Path) -> str:
-    """The hint: the command that makes the library anew."""
+    """The command that rebuilds the library, for a hint."""
     return f"devtool build {op_of(path)}"

@@ -1,7 +1,7 @@
 """Registers the handlers of a library with XLA, each target once per process.
 
 torch_xla's own `_xla_register_custom_call_target` cannot register a typed FFI handler. For the platform "Host" `_XLAC`
-exports XLA_FFI_GetApi, whose table does it; for "CUDA" the plugin has an extension (pyxla/pjrt/c_api.py).
+exports XLA_FFI_GetApi, whose table has a function for it; for "CUDA" the plugin has an extension (pyxla/pjrt/c_api.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _host_api() -> ffi_c_api.Api:
 def ensure_registered(
     op: str, target: str, platform: str, capabilities: Iterable[tuple[int, int]] | None = None
 ) -> None:
-    """Registers the handlers of the op's library, unless that has been done; then `target` is there on `platform`.
+    """Registers the handlers of the op's library, if `target` is not yet registered on `platform`.
 
     Args:
         op: name of the op.
@@ -43,7 +43,7 @@ def ensure_registered(
         capabilities: as for register_library.
 
     Raises:
-        LibraryError: no library, an unfit one, or one without this target on this platform.
+        LibraryError: no library, one that a check refuses, or one without this target on this platform.
     """
     if (target, platform) in _registered:
         return
@@ -64,7 +64,7 @@ def register_preloaded(platform: str = "Host") -> tuple[Library, ...]:
         platform: "Host" or "CUDA".
 
     Raises:
-        LibraryError: a library does not fit, or two hold one target.
+        LibraryError: a check refuses a library, or two libraries have the same target.
     """
     libraries = preloaded_libraries()
     with _lock:
@@ -74,7 +74,7 @@ def register_preloaded(platform: str = "Host") -> tuple[Library, ...]:
 
 
 def registered() -> dict[tuple[str, str], Path]:
-    """(target, platform) of the handlers that are registered in this process -> their libraries."""
+    """(target, platform) of each handler that is registered in this process -> its library."""
     return dict(_registered)
 
 
@@ -86,10 +86,11 @@ def register_library(
     Args:
         library: from pyxla.library.find.
         platform: "Host" or "CUDA".
-        capabilities: compute capabilities that its CUDA code is for; None: those of the GPUs that are here.
+        capabilities: compute capabilities for which it must have CUDA code; None: those of this machine's GPUs.
 
     Raises:
-        LibraryError: FFI version, GPU architecture, a target that another library registered, or XLA's own refusal.
+        LibraryError: an FFI version that XLA cannot call, no code for a GPU, a target that another library has
+            registered, or a refusal by XLA.
     """
     handlers = [handler for handler in library.table.handlers if handler.platform == platform]
     if platform == "Host":
@@ -135,9 +136,9 @@ def check_ffi_version(library: Library, runtime: tuple[int, int]) -> None:
 def check_architecture(library: Library, capability: tuple[int, int]) -> None:
     """Raises LibraryError unless the library has code that a GPU of this compute capability can run.
 
-    A real architecture runs on GPUs of its major version from its minor version on ("90a" on 9.0 alone); PTX
-    ("100-virtual", and "100" is both) is compiled by the driver for any GPU that is not older ("100f" of its major
-    version alone).
+    Code for a real architecture runs on GPUs of its major version and of its or a later minor version ("90a": only on
+    9.0). The driver compiles PTX ("100-virtual"; "100" is both) for any GPU that is not older ("100f": only for those
+    of its major version).
     """
     for architecture in library.table.cuda_architectures:
         match = re.fullmatch(r"(\d+)(\d)([af]?)(-real|-virtual)?", architecture)

@@ -24,12 +24,12 @@ _PATTERNS = (
     "cmake/*",
     "CMakeLists.txt",
 )
-# Of the op whose host code is compiled into the library of an implementation.
+# Sources of the op whose host code is compiled into the library of an implementation.
 _INHERITED = ("{op}/**/*.h", "{op}/**/*.cuh", "{op}/**/*.cc")
 
 
 def implemented_op(kernels: Path, folder: str) -> str | None:
-    """The op that a folder says it implements, in its file `implements`; None if it is an op, or no folder."""
+    """The op that a folder implements, from its file `implements`; None if there is no such file."""
     try:
         return (kernels / folder / "implements").read_text(encoding="utf-8").strip()
     except (FileNotFoundError, NotADirectoryError):
@@ -37,10 +37,10 @@ def implemented_op(kernels: Path, folder: str) -> str | None:
 
 
 def source_digest(kernels: Path, op: str) -> str | None:
-    """SHA-256 over all that goes into lib<op>.so, or None where the folder holds no sources (an installed wheel).
+    """SHA-256 over all sources of lib<op>.so, or None if the folder has no sources (an installed wheel).
 
     Args:
-        kernels: the folder that holds the op folders.
+        kernels: the folder with the op folders.
         op: name of the folder, an op's or an implementation's.
     """
     implemented = implemented_op(kernels, op)

@@ -77,11 +77,11 @@ def api_version(plugin: Path) -> tuple[int, int]:
     """Major and minor version of the PJRT C API of a plugin.
 
     Args:
-        plugin: the library; what it opens by name must be loaded.
+        plugin: the library; the libraries that it opens by name must be loaded.
 
     Raises:
         OSError: it cannot be loaded.
-        AttributeError: it is no PJRT plugin.
+        AttributeError: it is not a PJRT plugin.
     """
     version = _api(plugin).version
     return version.major, version.minor
@@ -95,15 +95,15 @@ def register_custom_call(
     initialize: int | None,
     execute: int | None,
 ) -> str | None:
-    """Registers a typed FFI handler with a plugin for CUDA, all its stages; returns its refusal, or None.
+    """Registers all stages of a typed FFI handler with a CUDA plugin; returns the plugin's refusal, or None.
 
     Args:
         plugin: the library.
         target: the custom call's target.
         instantiate: address of this stage's XLA_FFI_Handler, or None; the plugin asks the handler for its traits.
-        prepare: the same of this stage.
-        initialize: the same of this stage.
-        execute: the same of this stage.
+        prepare: the same for this stage.
+        initialize: the same for this stage.
+        execute: the same for this stage.
     """
     api = _api(plugin)
     extension = api.extension

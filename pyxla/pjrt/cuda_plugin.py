@@ -1,7 +1,7 @@
 """Finds XLA's CUDA plugin, the libraries that it opens by name, and the GPUs; says what is missing.
 
-The plugin is the one that JAX maintains: the wheels jax-cuda13-pjrt or jax-cuda12-pjrt. pyxla puts pjrt_proxy in front
-of it, because torch_xla is older (pyxla/pjrt_proxy/pjrt_proxy.cc).
+The plugin is the one that JAX maintains: the wheels jax-cuda13-pjrt or jax-cuda12-pjrt. pyxla puts pjrt_proxy between
+torch_xla and the plugin, because torch_xla is older (pyxla/pjrt_proxy/pjrt_proxy.cc).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 from pyxla.errors import PyxlaError, mismatch
 from pyxla.pjrt.platform import requested_device
 
-# Tried: 0.76 (jax-cuda13-pjrt 0.7.2) and 0.115 (0.11.2).
+# Tested with 0.76 (jax-cuda13-pjrt 0.7.2) and 0.115 (0.11.2).
 API_VERSIONS = ((0, 76), (0, 115))
-# What the plugin opens by name, in the order in which they need each other: folder under nvidia/, library.
+# The libraries that the plugin opens by name, each after those that it needs: folder under nvidia/, library.
 _LIBRARIES = {
     13: (
         *(
@@ -53,7 +53,7 @@ _LIBRARIES = {
 }
 # CUDA_ERROR_NO_DEVICE.
 _NO_DEVICE = 100
-# Without these XLA runs on one GPU all the same.
+# XLA runs on one GPU without these.
 _OPTIONAL = {"libcupti.so.12", "libcupti.so.13", "libnvshmem_host.so.3", "libnccl.so.2"}
 
 
@@ -64,7 +64,7 @@ class Plugin:
     Attributes:
         path: the library.
         origin: where it was found: "PYXLA_PJRT_PLUGIN" or the wheel and its version.
-        cuda: CUDA's major version that it was built for.
+        cuda: the major version of CUDA that it was built for.
     """
 
     path: Path
@@ -74,7 +74,7 @@ class Plugin:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU that the driver shows: its name and compute capability."""
+    """A GPU that the driver reports: its name and compute capability."""
 
     name: str
     capability: tuple[int, int]
@@ -105,7 +105,7 @@ def find_plugin() -> Plugin:
 
 
 def _in_package(package: str, name: str) -> Path | None:
-    """A file of an installed package that is not imported: jax_plugins' own modules want jax."""
+    """A file of an installed package, without importing the package: the modules of jax_plugins need jax."""
     spec = importlib.util.find_spec(package)
     folders = (Path(folder) for folder in (spec.submodule_search_locations or [])) if spec else ()
     return next((folder / name for folder in folders if (folder / name).is_file()), None)
@@ -113,7 +113,7 @@ def _in_package(package: str, name: str) -> Path | None:
 
 @cache
 def load_libraries(plugin: Plugin) -> tuple[str, ...]:
-    """Loads what the plugin opens by name, from the wheels or else the system; returns the paths or names.
+    """Loads the libraries that the plugin opens by name, from the wheels or else the system; returns paths or names.
 
     Raises:
         PyxlaError: a library is missing or cannot be loaded.
@@ -136,7 +136,7 @@ def load_libraries(plugin: Plugin) -> tuple[str, ...]:
 
 @cache
 def gpus() -> tuple[Gpu, ...]:
-    """The GPUs that the driver shows, in its order (CUDA_VISIBLE_DEVICES applies).
+    """The GPUs that the driver reports, in its order (CUDA_VISIBLE_DEVICES applies).
 
     Raises:
         PyxlaError: no driver, one that does not start, or no GPU.
@@ -178,7 +178,7 @@ def _gpu(driver: ctypes.CDLL, index: int) -> Gpu:
 
 
 def driver_version() -> tuple[int, int]:
-    """The newest CUDA version that the driver can run. The driver must be there: see `gpus`."""
+    """The newest CUDA version that the driver can run. Call `gpus` before, which checks that there is a driver."""
     version = ctypes.c_int()
     ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
     return version.value // 1000, version.value % 1000 // 10
@@ -197,7 +197,7 @@ def check_driver(plugin: Plugin) -> None:
 
 
 def check_api_version(plugin: Plugin, version: tuple[int, int]) -> None:
-    """Raises PyxlaError if pjrt_proxy cannot stand before a plugin with this version of the PJRT C API."""
+    """Raises PyxlaError if pjrt_proxy does not support a plugin with this version of the PJRT C API."""
     oldest, newest = API_VERSIONS
     if version[0] != oldest[0] or version < oldest:
         raise PyxlaError(
@@ -212,7 +212,7 @@ def check_api_version(plugin: Plugin, version: tuple[int, int]) -> None:
 
 
 def proxy_path() -> Path:
-    """pjrt_proxy: built in the checkout, else installed in the wheel.
+    """The path of pjrt_proxy: built in the checkout, else installed in the wheel.
 
     Raises:
         PyxlaError: there is none.
@@ -238,10 +238,10 @@ def take_error() -> str | None:
 
 
 def set_compile_options(more: bytes) -> None:
-    """Adds to the options of every compilation from now on; no bytes: nothing more. pjrt_proxy keeps them.
+    """Sets what pjrt_proxy adds to the options of every compilation from now on; empty bytes: nothing.
 
     Args:
-        more: fields of a CompileOptionsProto, as protocol buffers write them.
+        more: serialized fields of a CompileOptionsProto.
     """
     ctypes.CDLL(str(proxy_path())).pyxla_set_compile_options(more, ctypes.c_size_t(len(more)))
 
@@ -249,8 +249,9 @@ def set_compile_options(more: bytes) -> None:
 def client_options() -> dict[str, object]:
     """Options of the plugin's client, from the environment.
 
-    PYXLA_ALLOCATOR ("default", "bfc", "cuda_async", "platform"), PYXLA_MEMORY_FRACTION (of the GPU's memory, 0.75),
-    PYXLA_PREALLOCATE (0 or 1, 0), PYXLA_VISIBLE_DEVICES ("0,2"), PYXLA_NODE_ID and PYXLA_NUM_NODES (several processes).
+    PYXLA_ALLOCATOR ("default", "bfc", "cuda_async", "platform"), PYXLA_MEMORY_FRACTION (share of the GPU's memory, by
+    default 0.75), PYXLA_PREALLOCATE (0 or 1, by default 0), PYXLA_VISIBLE_DEVICES ("0,2"), PYXLA_NODE_ID and
+    PYXLA_NUM_NODES (several processes).
 
     Raises:
         PyxlaError: a value that the plugin cannot take.
@@ -263,7 +264,7 @@ def client_options() -> dict[str, object]:
     if "PYXLA_VISIBLE_DEVICES" in os.environ:
         text = os.environ["PYXLA_VISIBLE_DEVICES"]
         if not re.fullmatch(r"\d+(,\d+)*", text):
-            raise PyxlaError(mismatch("CUDA", "PYXLA_VISIBLE_DEVICES", "numbers with commas between", repr(text)))
+            raise PyxlaError(mismatch("CUDA", "PYXLA_VISIBLE_DEVICES", "numbers separated by commas", repr(text)))
         options["visible_devices"] = [int(number) for number in text.split(",")]
     for name, option in (("PYXLA_NODE_ID", "node_id"), ("PYXLA_NUM_NODES", "num_nodes")):
         if name in os.environ:

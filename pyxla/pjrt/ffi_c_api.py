@@ -1,4 +1,4 @@
-"""XLA's FFI C API (xla/ffi/api/c_api.h) as ctypes structures: what registers handlers and calls them."""
+"""XLA's FFI C API (xla/ffi/api/c_api.h) as ctypes structures, to register handlers and to call them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEAD = (("struct_size", ctypes.c_size_t), ("extension", ctypes.c_void_p))
 
 
 class Struct(ctypes.Structure):
-    """A structure of the API: it begins with its size, up to the last field that the API counts, and extensions."""
+    """A structure of the API. It begins with its size, up to and including the field `counted`, and its extensions."""
 
     _fields_ = _HEAD
 

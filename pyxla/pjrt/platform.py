@@ -1,4 +1,4 @@
-"""Which device this process computes on.
+"""The device that this process computes on.
 
 torch_xla calls it "CPU" or "CUDA"; XLA registers handlers for its platform, "Host" or "CUDA".
 """
@@ -9,12 +9,12 @@ import os
 
 
 def requested_device() -> str:
-    """The device that PJRT_DEVICE names, without starting XLA; torch_xla takes the CPU where it names none."""
+    """The device that PJRT_DEVICE names, without starting XLA; the CPU, as in torch_xla, if it is not set."""
     return os.environ.get("PJRT_DEVICE", "CPU")
 
 
 def device_type() -> str:
-    """The device on which XLA computes; starts it."""
+    """The device on which XLA computes; starts XLA."""
     import torch_xla.runtime
 
     return torch_xla.runtime.device_type() or ""

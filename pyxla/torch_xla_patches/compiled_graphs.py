@@ -1,7 +1,7 @@
 """A function that torch.compile made with torch_xla's backend keeps its graphs in a closure.
 
-It runs them without looking into torch_xla's cache again, and offers no way to drop them. If the closure is emptied, XLA
-compiles the function anew, and torch.compile does not trace it again.
+It runs them without looking into torch_xla's cache again, and offers no way to drop them. If the closure is emptied,
+XLA compiles the function anew, and torch.compile does not trace it again.
 """
 
 from __future__ import annotations
