@@ -5,7 +5,7 @@
     weights/<n>       the bytes of a weight, row-major and little-endian
 
 The archive's comment, its last bytes, is a mark with the format's version and the SHA-256 of all bytes before it. It
-tells a file that was cut short or altered, also where a zip reader would not look.
+reveals that a file was cut short or altered, also in bytes that a zip reader ignores.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def write_artifact(path: Path, manifest: Manifest, members: Mapping[str, Callabl
     """Writes the file, whole or not at all.
 
     Args:
-        path: where to; what is there is replaced.
+        path: the file to write; an existing one is replaced.
         manifest: its `members` are filled in here.
         members: name -> function that returns the bytes, so that only one weight at a time is held twice.
 
@@ -74,7 +74,7 @@ def _write(file: BinaryIO, manifest: Manifest, members: Mapping[str, Callable[[]
             digests[name] = hashlib.sha256(content).hexdigest()
         values = {"format": FORMAT, **asdict(manifest), "members": digests}
         _add(archive, MANIFEST, json.dumps(values, indent=1).encode())
-        # Its length stands before it and so is part of what is digested.
+        # The comment's length comes before it, and so is part of the digested bytes.
         archive.comment = bytes(_MARK_BYTES)
     file.flush()
     size = file.seek(0, os.SEEK_END) - _MARK_BYTES
@@ -105,7 +105,7 @@ class ArtifactFile:
 
     Attributes:
         path: the file.
-        manifest: what it says of itself.
+        manifest: its manifest.
     """
 
     path: Path
@@ -116,14 +116,14 @@ class ArtifactFile:
         """Checks the file and reads its manifest.
 
         Raises:
-            ArtifactError: it cannot be read, is no artifact, is of another version, was cut short or altered.
+            ArtifactError: it cannot be read, is not an artifact, has another version, or was cut short or altered.
         """
         try:
             with path.open("rb") as file:
                 _check_mark(path, file)
         except OSError as error:
             raise ArtifactError(
-                mismatch("artifact", "file", "one that can be read", error), "look at the path"
+                mismatch("artifact", "file", "one that can be read", error), "check the path"
             ) from error
         try:
             values = json.loads(_member(path, MANIFEST))
@@ -135,7 +135,7 @@ class ArtifactFile:
         """The bytes of a member.
 
         Raises:
-            ArtifactError: there is no such member, or its bytes are others than the manifest says.
+            ArtifactError: there is no such member, or its SHA-256 differs from the manifest's.
         """
         content = _member(self.path, name)
         digest = hashlib.sha256(content).hexdigest()
@@ -154,7 +154,7 @@ def _check_mark(path: Path, file: BinaryIO) -> None:
     if mark is None:
         file.seek(0)
         begins_as_zip = file.read(4) == b"PK\x03\x04"
-        got = f"{size} bytes that end otherwise" + (", a zip archive cut short or another one" if begins_as_zip else "")
+        got = f"{size} bytes without one" + (", a zip archive cut short or another one" if begins_as_zip else "")
         raise ArtifactError(
             mismatch("artifact", "file", "the mark of an artifact at its end", f"{got} in {path}"), _AGAIN
         )
@@ -172,7 +172,7 @@ def _check_mark(path: Path, file: BinaryIO) -> None:
 
 
 def _member(path: Path, name: str) -> bytearray:
-    # The digest was right, so whatever is wrong now was written so; a zip reader has many words for that.
+    # The digest was right, so an error here was written by something else; a zip reader raises many types for that.
     try:
         with zipfile.ZipFile(path) as archive:
             info = archive.getinfo(name)

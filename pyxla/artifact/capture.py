@@ -44,7 +44,7 @@ def xla_tensors() -> list[torch.Tensor]:
 
 
 def pending_tensors(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Those of them that were assigned since the last sync."""
+    """The tensors among these that were assigned to since the last sync."""
     import torch_xla
 
     pending = torch_xla._XLAC._check_tensor_need_materialization(tensors)
@@ -54,8 +54,8 @@ def pending_tensors(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 def data_of(tensor: torch.Tensor) -> list[int]:
     """Ids of the tensors whose data this one depends on: its own id, unless it was assigned to.
 
-    After `x.copy_(y)` x is not pending, it has the data of y. Data that several tensors have is numbered as that of the
-    one that was asked about last.
+    After `x.copy_(y)` x is not pending but has the data of y. Data that several tensors share has the id of the tensor
+    that was queried last.
     """
     import torch_xla
 

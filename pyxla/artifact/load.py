@@ -1,7 +1,7 @@
-"""Loads an exported function: a callable on XLA tensors, as lazy as the function was.
+"""Loads an exported function as a callable on XLA tensors that is traced lazily, like the function.
 
-Why not torch_xla's own `_run_stablehlo`: it compiles and runs at once, at every call. As a user computation the module
-becomes part of the graph that is being traced, is compiled with it and kept, and an update in place stays in place.
+Why not torch_xla's own `_run_stablehlo`: it compiles and runs at once, in every call. As a user computation the module
+becomes part of the graph that is being traced, is compiled and cached with it, and still updates tensors in place.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TARGET_PREFIX = "xla_gpu_"
 
 
 def load_artifact(path: str | os.PathLike[str], *, strict: bool = False) -> Artifact:
-    """Loads what `pyxla.export` wrote, checks that it can run here, and registers its handlers.
+    """Loads a file that `pyxla.export` wrote, checks that it can run here, and registers its handlers.
 
     Args:
         path: the file.
@@ -38,10 +38,10 @@ def load_artifact(path: str | os.PathLike[str], *, strict: bool = False) -> Arti
         The function, on the device of this process.
 
     Raises:
-        ArtifactError: the file is no artifact, of another version, cut short or altered; it needs another schema of
-            an op, another platform, or (with `strict`) another library.
-        LibraryError: the library of an op is missing or does not fit.
-        DefinitionError: an op is declared nowhere.
+        ArtifactError: the file is not an artifact, has another version, or was cut short or altered; it needs another
+            schema of an op, another platform, or (with `strict`) another library.
+        LibraryError: the library of an op is missing, or a check refuses it.
+        DefinitionError: an op is not declared.
     """
     file = ArtifactFile.open(Path(path))
     for call in file.manifest.custom_calls:
@@ -50,14 +50,14 @@ def load_artifact(path: str | os.PathLike[str], *, strict: bool = False) -> Arti
 
 
 class Artifact:
-    """An exported function, loaded. Calling it, on XLA tensors in order or by name, traces it as the function did.
+    """A loaded function. A call with XLA tensors, in order or by name, traces it as the exported function would be.
 
     Args:
-        file: the file, its ops checked.
+        file: the file, whose ops have been checked.
 
     Attributes:
         path: the file.
-        manifest: what it says of itself: `inputs`, `outputs`, `weights`, `custom_calls`, `versions`, `platform`.
+        manifest: its manifest: `inputs`, `outputs`, `weights`, `custom_calls`, `versions`, `platform`.
     """
 
     def __init__(self, file: ArtifactFile):
@@ -86,8 +86,8 @@ class Artifact:
             by_name: the others.
 
         Returns:
-            What the function returned: a tensor, or a tuple of all tensors in it; None if it only worked in place.
-            Inputs that it updated are updated.
+            The function's result if that is one tensor, else a tuple of all tensors in it; None if the function only
+            works in place. Inputs that the function updates are updated.
 
         Raises:
             ArgumentError: an input is missing, or has another shape, dtype or device.
@@ -176,7 +176,7 @@ def read_module(module: bytes) -> Any:
     """The module as jaxlib's XlaComputation.
 
     Raises:
-        ArtifactError: jaxlib does not read it.
+        ArtifactError: this jaxlib cannot read it.
     """
     from jaxlib._jax import mlir
 
@@ -227,7 +227,7 @@ def tensor_of_bytes(spec: Tensor, content: bytearray) -> torch.Tensor:
     """A CPU tensor with these bytes.
 
     Raises:
-        ArtifactError: their number is another.
+        ArtifactError: too few or too many bytes for its shape and dtype.
     """
     if len(content) != spec.nbytes:
         raise ArtifactError(

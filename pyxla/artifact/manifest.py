@@ -1,4 +1,4 @@
-"""The manifest of an exported function, and its reading from JSON that may hold anything."""
+"""The manifest of an exported function, and its reader, which expects anything in the JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it takes."""
+        """Its size in bytes."""
         return math.prod(self.shape) * BY_NAME[self.dtype].torch.itemsize
 
     def __str__(self) -> str:
@@ -33,7 +33,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Output(Tensor):
-    """A result; `updates` names the input that it is the new value of, or is None."""
+    """A result; `updates` is the name of the input whose new value it is, or None."""
 
     updates: str | None
 
@@ -45,12 +45,12 @@ class CallTarget:
     Attributes:
         target: xla_gpu_<op>.
         op: name of the op.
-        schema: of the op; another one is another op.
-        library: the op whose library holds the handlers.
-        source_digest: of that library's sources.
-        sha256: of that library.
-        ffi_api_version: of the XLA FFI headers that it was compiled with.
-        workspace: whether the module holds a workspace, whose size is another on each platform.
+        schema: schema of the op, which must be the same where the artifact is loaded.
+        library: the op whose library has the handlers.
+        source_digest: digest of that library's sources.
+        sha256: SHA-256 of that library.
+        ffi_api_version: version of the XLA FFI headers that it was compiled with.
+        workspace: whether the op has a workspace, whose size depends on the platform.
     """
 
     target: str
@@ -65,18 +65,18 @@ class CallTarget:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an artifact says of itself.
+    """The manifest of an artifact.
 
     Attributes:
-        versions: of pyxla, torch, torch_xla and jaxlib, where it was exported.
+        versions: versions of pyxla, torch, torch_xla and jaxlib at the export.
         stablehlo: version of StableHLO.
-        platform: "Host" or "CUDA": where it was exported.
+        platform: "Host" or "CUDA", on which it was exported.
         inputs: in the order of the arguments.
         outputs: in the order of the module's results.
-        weights: what the function used beside its arguments; weight n is the member weights/<n>.
+        weights: the tensors that the function used besides its arguments; weight n is the member weights/<n>.
         parameters: the module's parameters: ("input", n) or ("weight", n).
         custom_calls: targets of pyxla's ops.
-        other_targets: custom-call targets that XLA itself has.
+        other_targets: custom-call targets of XLA itself.
         members: name -> SHA-256 of the archive's other members.
     """
 
@@ -153,10 +153,10 @@ _CLASSES = {"inputs": Tensor, "outputs": Output, "weights": Tensor, "custom_call
 
 
 def read_manifest(values: Any, where: str) -> Manifest:
-    """The manifest of these JSON values.
+    """Builds a manifest from JSON values.
 
     Args:
-        values: what the JSON held.
+        values: the parsed JSON.
         where: the artifact's path, for messages.
 
     Raises:
@@ -176,18 +176,18 @@ def read_manifest(values: Any, where: str) -> Manifest:
 
 
 def _contradiction(manifest: Manifest) -> str | None:
-    """What the manifest should say of itself and does not."""
+    """What the manifest should contain and does not, in words; None if its fields agree."""
     for name, tensors in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
         if len({tensor.name for tensor in tensors}) != len(tensors):
             return f"{name} with each name once"
     sizes = {"input": len(manifest.inputs), "weight": len(manifest.weights)}
     if any(index >= sizes[kind] for kind, index in manifest.parameters):
-        return "parameters of inputs and weights that there are"
+        return "parameters that are its inputs and weights"
     inputs = {tensor.name: tensor for tensor in manifest.inputs}
     for output in manifest.outputs:
         updated = inputs.get(output.updates)
         if output.updates is not None and (updated is None or str(updated) != str(output)):
-            return "outputs that update an input like them"
+            return "outputs that update an input of the same type"
     return None
 
 
@@ -209,7 +209,7 @@ def _short(value: Any) -> str:
 
 
 def installed_versions() -> dict[str, str]:
-    """The versions that a manifest names; "unknown" for a package that is not installed as one."""
+    """The versions for a manifest; "unknown" for a package without metadata."""
     found = {}
     for package in ("pyxla", "torch", "torch_xla", "jaxlib"):
         try:

@@ -1,8 +1,8 @@
-"""Saves a function that uses our ops as one file: archive.py is its form, load.py loads it.
+"""Saves a function that uses pyxla's ops as one file: archive.py defines its format, load.py loads it.
 
-The function is called once on lazily traced tensors, as it would be without us, and torch_xla's own converter makes
-StableHLO of the graph: it keeps custom calls with their attributes, layouts and aliases. Why not torch.export first: it
-would add a second tracer with its own limits, and torch_xla's export of its programs drops what a function updates.
+The function is called once on lazily traced tensors, as without pyxla, and torch_xla's own converter makes StableHLO of
+the graph: it keeps custom calls with their attributes, layouts and aliases. Why not torch.export first: it would add a
+second tracer with its own limits, and torch_xla's export of its programs drops a function's updates in place.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ def export(
     """Saves what `fn` computes for arguments like these as one file, for `pyxla.load_artifact`.
 
     The function is called once, on copies of the arguments. Tensors in the arguments, also in tuples, lists and dicts,
-    become inputs; everything else is a constant of the artifact, and so are shapes and dtypes. Tensors on xla that the
-    function uses beside them, such as a module's parameters, are saved as weights.
+    become inputs; everything else is a constant of the artifact, including shapes and dtypes. Other tensors on xla that
+    the function uses, such as a module's parameters, are saved as weights.
 
     Args:
         fn: a function or module on XLA tensors; it returns tensors, updates its arguments in place, or both.
         args: example arguments, as a tuple; tensors may be on the CPU or on xla.
-        path: where the file goes.
+        path: the file to write.
         kwargs: example arguments by name.
-        force: replace a file that is there.
+        force: replace an existing file.
 
     Raises:
         ArgumentError: an argument of this function is wrong, or `fn` cannot be one graph: it has no tensor results,
@@ -115,7 +115,7 @@ def _save(
         )
     weights = {i: tensor for i, tensor in zip(node_ids, data, strict=True) if i not in ids}
     weight_names = _weight_names(fn, weights)
-    # After the weights have their names: asking may give a weight's data another tensor's number.
+    # Only after the weights have their names: this query may give a weight's data another tensor's id.
     _refuse_updates(fn, [tensor for tensor in others if not ids.keys().isdisjoint(data_of(tensor))])
     module = xla_model.get_stablehlo_bytecode(outputs)
     places = {i: ("input", n) for i, n in ids.items()} | {i: ("weight", n) for n, i in enumerate(weights)}
@@ -141,7 +141,7 @@ def _save(
 
 
 def _updated_inputs(inputs: dict[str, torch.Tensor], ids: dict[int, int]) -> dict[str, torch.Tensor]:
-    """The inputs that the function assigned to: what is pending, or has other data than its own."""
+    """The inputs that the function assigned to: those that are pending, or have data other than their own."""
     pending = {id(tensor) for tensor in pending_tensors(list(inputs.values()))}
     return {
         name: tensor
@@ -153,9 +153,7 @@ def _updated_inputs(inputs: dict[str, torch.Tensor], ids: dict[int, int]) -> dic
 def _refuse_updates(fn: Callable, tensors: list[torch.Tensor]) -> None:
     for tensor in tensors:
         raise ArgumentError(
-            mismatch(
-                "export", "fn", "a function that updates its arguments alone", f"an update of {_name(fn, tensor)}"
-            ),
+            mismatch("export", "fn", "a function that updates only its arguments", f"an update of {_name(fn, tensor)}"),
             "pass it as an argument",
         )
 
@@ -258,7 +256,7 @@ def _tensor(name: str, tensor: torch.Tensor) -> Tensor:
 
 
 def _call_targets(module: bytes) -> tuple[tuple[CallTarget, ...], tuple[str, ...]]:
-    """The custom calls in the module: those of pyxla's ops, and XLA's own."""
+    """The custom-call targets in the module: those of pyxla's ops, and those of XLA itself."""
     from pyxla.torch_ops.custom_op import find_op, find_target
 
     targets = sorted(module_targets(read_module(module)))

@@ -1,7 +1,7 @@
-"""What a decoder puts around paged attention: the layer, the function under the names of vLLM, the cache.
+"""The parts of a decoder around paged attention: the layer, the function with vLLM's argument names, the cache.
 
-Not imported by `import pyxla`. The ops are named through torch's registry (`torch.ops.xla_gpu.<op>`), as any user names
-them: pyxla itself goes on knowing no op, and nothing of pyxla outside this folder imports it.
+`import pyxla` does not import it. It refers to the ops as any user does (`torch.ops.xla_gpu.<op>`, `pyxla.find_op`):
+the rest of pyxla knows no op, and imports nothing from this package.
 """
 
 from pyxla.nn.attention import AttentionMetadata, XlaGpuAttention, xla_gpu_paged_attention

@@ -29,24 +29,24 @@ def xla_gpu_paged_attention(
     soft_cap: float | None = None,
     kv_scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Causal attention of the new tokens of all sequences over a paged cache that holds their keys and values already.
+    """Causal attention of the new tokens of all sequences over a paged cache that already holds their keys and values.
 
     Args:
         query: [tokens, heads, d], the new tokens of all sequences one after the other; float32, bfloat16 or float16.
         kv_cache: [2, blocks, block_size, kv_heads, d] or [2, blocks, block_size, kv_heads * d], query's dtype or
             float8_e4m3fn; [0] the keys, [1] the values.
         context_lens: [seqs], int32; tokens in the cache for each sequence, the new ones included.
-        block_tables: [seqs, max_blocks], int32; position j of a sequence lies in block `table[j // block_size]`.
+        block_tables: [seqs, max_blocks], int32; position j of a sequence is in block `table[j // block_size]`.
         query_start_loc: [seqs + 1], int32; the new tokens of sequence s are rows [loc[s], loc[s + 1]).
         num_seqs: [1], int32; sequences and rows past it are padding.
         scale: factor of the logits.
         sliding_window: a token sees itself and the `sliding_window - 1` tokens before it; None: all.
         soft_cap: logits become `soft_cap * tanh(logits / soft_cap)`; None: as they are.
-        kv_scales: [2, kv_heads], float32, only with a float8 cache: a key is what is stored times
-            `kv_scales[0, kv_head]`, a value times `kv_scales[1, kv_head]`; None: ones.
+        kv_scales: [2, kv_heads], float32, only with a float8 cache: a key is the stored number times
+            `kv_scales[0, kv_head]`, a value the stored number times `kv_scales[1, kv_head]`; None: ones.
 
     Returns:
-        As query; zero in padding rows.
+        Shape and dtype of query; zero in padding rows.
 
     Raises:
         ArgumentError: as `torch.ops.xla_gpu.paged_attention`.
@@ -67,7 +67,7 @@ def xla_gpu_paged_attention(
 
 
 class AttentionMetadata(NamedTuple):
-    """What all layers of a step share, as XLA tensors. All of it is data: other lengths compile nothing.
+    """The data that all layers of a step share, as XLA tensors; other lengths cause no compilation.
 
     Attributes:
         slot_mapping: [tokens], int32 or int64; where the keys and values of the new tokens go, -1 for padding.
@@ -84,38 +84,38 @@ class AttentionMetadata(NamedTuple):
 class XlaGpuAttention(torch.nn.Module):
     """Attention of one layer: writes the new keys and values into the cache, in place, and attends over it.
 
-    Keys and values that the cache holds already are not handed to it: those of a layer that shares another's cache, or
+    Pass no keys and values that the cache already holds: those of a layer that shares another layer's cache, or those
     that `torch.ops.xla_gpu.rotary_and_cache` wrote.
 
-    In mode "direct" a call traces two custom calls, or the second of them alone, which run at `torch_xla.sync()`. In
+    In mode "direct" a call traces two custom calls, or only the second of them, which run at `torch_xla.sync()`. In
     mode "compile" the call is compiled by `torch.compile(backend="openxla")`; inside a function that is being compiled
     it becomes part of that graph.
 
-    A float8 cache holds keys / kv_scales[0] and values / kv_scales[1], and what does not fit as +-448. Scales are
-    calibrated per layer, so they are the layer's and not the cache's: a buffer, which moves with `layer.to(device)` and
-    stands in its `state_dict`. One number for all heads, as vLLM's `k_scale` and `v_scale` are:
+    A float8 cache holds keys / kv_scales[0] and values / kv_scales[1], clamped to +-448. Scales are calibrated per
+    layer, so they belong to the layer and not to the cache: they are a buffer, which moves with `layer.to(device)` and
+    is in its `state_dict`. If all heads have one scale, as vLLM's `k_scale` and `v_scale`, pass
     `torch.tensor([[k_scale], [v_scale]]).repeat(1, num_kv_heads)`.
 
     Args:
         num_heads: heads of the query.
         head_size: d, a multiple of 8 up to 256.
         scale: factor of the logits.
-        num_kv_heads: heads of keys and values, of which num_heads is a multiple; None: num_heads.
+        num_kv_heads: heads of keys and values, a divisor of num_heads; None: num_heads.
         sliding_window: a token sees itself and the `sliding_window - 1` tokens before it; None: all.
         soft_cap: logits become `soft_cap * tanh(logits / soft_cap)`; None: as they are.
-        kv_scales: [2, num_kv_heads], float32, above 0, only for a float8_e4m3fn cache; [0] of the keys, [1] of the
+        kv_scales: [2, num_kv_heads], float32, above 0, only for a float8_e4m3fn cache; [0] for the keys, [1] for the
             values. None: ones, for any cache.
         mode: "direct" or "compile"; None: `PYXLA_ATTENTION_MODE`, else "direct".
-        mesh: torch_xla's mesh with an axis "model": each device attends with its heads, and takes their scales; None:
-            one device.
+        mesh: torch_xla's mesh with an axis "model": each device computes its heads, with their scales; None: one
+            device.
 
     Attributes:
         kv_scales: as given.
-        mode: the mode that was chosen.
+        mode: the mode in use.
 
     Raises:
-        ArgumentError: no such mode; heads that do not divide; scales of another dtype or shape, or if they lie on the
-            CPU one that is not a finite number above 0; a mesh that `pyxla.shard` refuses.
+        ArgumentError: no such mode; heads that do not divide; scales of another dtype or shape, or scales on the CPU
+            that are not all finite and above 0; a mesh that `pyxla.shard` refuses.
     """
 
     def __init__(
@@ -143,11 +143,11 @@ class XlaGpuAttention(torch.nn.Module):
         self.register_buffer("kv_scales", kv_scales)
         self._reshape_and_cache = op_on(mesh, "reshape_and_cache", "heads")
         self._paged_attention = op_on(mesh, "paged_attention", "heads")
-        # Not of a bound method: a copy of the layer has the same compiled function.
+        # Not a bound method, so that copies of the layer share the compiled function.
         self._in_mode = in_mode(XlaGpuAttention._attend, self.mode)
 
     def _apply(self, fn, recurse=True):
-        """As torch's; `model.to(torch.bfloat16)` is not for scales, which are float32 whatever the model is."""
+        """Like torch's, but `model.to(torch.bfloat16)` does not convert the scales, which are always float32."""
         scales = self.kv_scales
         super()._apply(fn, recurse)
         if scales is not None and self.kv_scales.dtype != scales.dtype:
@@ -162,19 +162,19 @@ class XlaGpuAttention(torch.nn.Module):
         kv_cache: torch.Tensor,
         metadata: AttentionMetadata,
     ) -> torch.Tensor:
-        """Attends.
+        """Computes the attention of the step's tokens.
 
         Args:
             query: [tokens, num_heads * head_size] or [tokens, num_heads, head_size]; float32, bfloat16 or float16.
             key: [tokens, num_kv_heads * head_size] or [tokens, num_kv_heads, head_size], query's dtype.
-                None: the cache holds the keys and values of the step's tokens, and is only read.
+                None: the cache already holds the keys and values of the step's tokens, and is only read.
             value: as key; None if and only if key is.
-            kv_cache: [2, blocks, block_size, num_kv_heads, head_size], query's dtype or float8_e4m3fn, the latter if
-                the layer has scales; updated in place.
-            metadata: the step's.
+            kv_cache: [2, blocks, block_size, num_kv_heads, head_size], query's dtype or float8_e4m3fn, only the latter
+                if the layer has scales; updated in place.
+            metadata: the step's metadata.
 
         Returns:
-            As query.
+            Shape and dtype of query.
 
         Raises:
             ArgumentError: one of key and value without the other; as the ops `reshape_and_cache` and `paged_attention`.
@@ -184,7 +184,7 @@ class XlaGpuAttention(torch.nn.Module):
             check.that(
                 False, "value", f"{expected}, as key is", got, "both are None where the cache holds them already"
             )
-        # A graph that is being compiled takes the layer in; a compiled function inside it would be one more boundary.
+        # While a graph is being compiled, the layer becomes part of it; a compiled function inside would be a boundary.
         attend = XlaGpuAttention._attend if torch.compiler.is_compiling() else self._in_mode
         return attend(self, query, key, value, kv_cache, metadata)
 
@@ -205,7 +205,7 @@ class XlaGpuAttention(torch.nn.Module):
             self.soft_cap,
             kv_scales=self.kv_scales,
         )
-        # On a mesh a view of it would be one more result, with a copy.
+        # On a mesh a view of the result would be one more result, with a copy.
         return out if out.shape == query.shape else out.reshape(query.shape)
 
     def extra_repr(self) -> str:

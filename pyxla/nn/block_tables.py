@@ -1,8 +1,8 @@
 """Which block of a paged cache belongs to which sequence: plain Python, no tensor.
 
 A block is free, or held by one sequence or several. Only the last, partly filled block of a sequence is ever written,
-and if others hold it too it is copied first. Full blocks of prompts are found again by what they hold: the key is the
-block in front and the tokens, so it stands for the whole prefix, and nothing rests on a hash.
+and if other sequences hold it too, it is copied first. Full blocks of prompts are found again by their content: the key
+is the id of the block before and the tokens, so it identifies the whole prefix and does not rely on a hash.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _START = -1
 
 @dataclass(eq=False)
 class CachedSequence:
-    """A sequence in the cache; made by `open` and `fork`, changed by the cache alone.
+    """A sequence in the cache; made by `open` and `fork`, changed only by the cache.
 
     Attributes:
         prompt: the tokens whose full blocks others may share.
         blocks: ids of its blocks, in order.
-        length: tokens that have a slot.
+        length: number of tokens that have a slot.
         is_open: whether it still holds its blocks.
     """
 
@@ -40,7 +40,7 @@ class BlockTables:
     """Gives blocks to sequences and takes them back.
 
     Args:
-        num_blocks: how many there are.
+        num_blocks: number of blocks.
         block_size: tokens in a block.
 
     Attributes:
@@ -61,11 +61,11 @@ class BlockTables:
 
     @property
     def free_blocks(self) -> int:
-        """How many blocks nobody holds."""
+        """The number of blocks that no sequence holds."""
         return len(self._free)
 
     def open(self, prompt: Sequence[int] = ()) -> CachedSequence:
-        """A new sequence, which holds what other open sequences have of its prompt's full blocks.
+        """Opens a sequence, which shares the full blocks of its prompt that other open sequences hold.
 
         At least the prompt's last token is left to compute, for its logits.
 
@@ -73,7 +73,7 @@ class BlockTables:
             prompt: its first tokens; empty: nothing is shared.
 
         Returns:
-            CachedSequence: its length says how many tokens of the prompt are in the cache already.
+            CachedSequence: its length is the number of the prompt's tokens that are already in the cache.
         """
         sequence = CachedSequence(tuple(prompt))
         parent = _START
@@ -88,18 +88,18 @@ class BlockTables:
         return sequence
 
     def blocks_needed(self, batch: Sequence[tuple[CachedSequence, int]]) -> int:
-        """How many free blocks it takes to append to these sequences, copies included.
+        """How many free blocks it takes to append to these sequences, including copies.
 
         Args:
             batch: open sequences, each with the number of its new tokens.
         """
         grown = sum(-(-(s.length + count) // self.block_size) - len(s.blocks) for s, count in batch)
         writers = Counter(s.blocks[-1] for s, count in batch if count > 0 and self._must_copy(s))
-        # The last holder that writes to a shared block has it for itself by then.
+        # When the last holder of a shared block writes to it, the others have their copies: it needs none.
         return grown + sum(min(count, self._holders[block] - 1) for block, count in writers.items())
 
     def require_room(self, batch: Sequence[tuple[CachedSequence, int]]) -> None:
-        """Raises unless these can be appended to, all of them.
+        """Raises unless all of these tokens can be appended.
 
         Args:
             batch: each sequence once, with the number of its new tokens.
@@ -131,13 +131,13 @@ class BlockTables:
 
         Raises:
             ArgumentError: the sequence was closed; count is negative.
-            PyxlaError: too few blocks are free. Nothing was changed then.
+            PyxlaError: too few blocks are free; nothing has changed.
         """
         self.require_room([(sequence, count)])
         return self._append(sequence, count)
 
     def _append(self, sequence: CachedSequence, count: int) -> tuple[array, tuple[int, int] | None]:
-        """As append, where there is room."""
+        """As `append`, without the checks."""
         copy = None
         if count > 0 and self._must_copy(sequence):
             source, copied = sequence.blocks[-1], self._take()
@@ -154,7 +154,7 @@ class BlockTables:
         return slots, copy
 
     def fork(self, sequence: CachedSequence) -> CachedSequence:
-        """A second sequence that goes on from where this one is, and holds the same blocks.
+        """Opens a second sequence that continues where this one ends, and holds the same blocks.
 
         Args:
             sequence: an open one.
@@ -168,7 +168,7 @@ class BlockTables:
         return CachedSequence(sequence.prompt, sequence.blocks[:], sequence.length)
 
     def close(self, sequence: CachedSequence) -> None:
-        """Gives a sequence's blocks back; what others hold stays.
+        """Closes a sequence and releases its blocks; blocks that other sequences hold stay in use.
 
         Args:
             sequence: an open one.
@@ -206,10 +206,10 @@ class BlockTables:
                 del self._block_of[key]
 
     def _make_known(self, sequence: CachedSequence, first: int) -> None:
-        """Lets others find the blocks of the prompt that position `first` and those behind it have filled."""
+        """Lets other sequences find the blocks of the prompt that were filled from position `first` on."""
         size = self.block_size
         for index in range(first // size, min(sequence.length, len(sequence.prompt)) // size):
-            # Whoever holds this block holds the one in front of it: that one's id stands for the prefix.
+            # A sequence that holds this block also holds the block before, whose id identifies the prefix.
             parent = sequence.blocks[index - 1] if index else _START
             key = (parent, sequence.prompt[index * size : (index + 1) * size])
             block = sequence.blocks[index]

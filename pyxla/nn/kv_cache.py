@@ -24,8 +24,8 @@ class PagedKVCache(BlockTables):
     """BlockTables with the keys and values of all layers of a model.
 
     Blocks are numbered once for all layers: block b of a sequence is block b in every layer's buffer. A step is
-    `extend`, the model on what it returns, and a sync. The buffers are updated in place: hand `layers[i]` to layer i,
-    in order, and XLA copies none of them.
+    `extend`, the model with the metadata that it returns, and a sync. The buffers are updated in place: pass
+    `layers[i]` to layer i, in order, and XLA copies none of them.
 
     Args:
         num_layers: layers of the model.
@@ -33,15 +33,15 @@ class PagedKVCache(BlockTables):
         block_size: tokens in a block, up to 256.
         num_kv_heads: heads of keys and values.
         head_size: d, a multiple of 8 up to 256.
-        dtype: that of keys and values, float32, bfloat16 or float16; or float8_e4m3fn, with any of them. Its scales
-            are the layer's: `XlaGpuAttention(kv_scales=...)`.
-        device: where to; None: torch_xla.device().
+        dtype: dtype of keys and values, float32, bfloat16 or float16; or float8_e4m3fn for keys and values of any of
+            these. The layer has the scales of float8: `XlaGpuAttention(kv_scales=...)`.
+        device: device of the buffers; None: torch_xla.device().
         mesh: torch_xla's mesh with an axis "model": each device holds its heads; None: one device.
 
     Attributes:
         layers: per layer [2, num_blocks, block_size, num_kv_heads, head_size]; [0] the keys, [1] the values.
         num_blocks, block_size: as given.
-        device: where they are.
+        device: device of the buffers.
 
     Raises:
         ArgumentError: a size or dtype other than the above.
@@ -94,7 +94,7 @@ class PagedKVCache(BlockTables):
             batch: each sequence once, with the number of its new tokens.
             tokens: rows of the step; at least the new tokens.
             seqs: sequences of the step; at least those of the batch.
-            max_blocks: blocks of a sequence; at least what the longest takes.
+            max_blocks: blocks per sequence; at least those of the longest.
             on_host: leaves the metadata on the CPU, for `pyxla.nn.pack`.
 
         Returns:
@@ -102,7 +102,7 @@ class PagedKVCache(BlockTables):
 
         Raises:
             ArgumentError: the batch does not fit these shapes, a sequence occurs twice or was closed.
-            PyxlaError: too few blocks are free. Nothing was changed then.
+            PyxlaError: too few blocks are free; nothing has changed.
         """
         self._check_batch(batch, tokens, seqs, max_blocks)
         slots, starts, lengths = array("i"), array("i", [0]), array("i")
@@ -122,7 +122,7 @@ class PagedKVCache(BlockTables):
         metadata = AttentionMetadata(
             slot_mapping=_tensor(slots),
             context_lens=_tensor(lengths),
-            # Given its shape here: on the device that would be a graph of its own in front of a compiled function.
+            # Reshaped here: on the device that would be a graph of its own before a compiled function.
             block_tables=_tensor(table).view(seqs, max_blocks),
             query_start_loc=_tensor(starts),
             num_seqs=_tensor(array("i", [len(batch)])),
@@ -145,12 +145,12 @@ class PagedKVCache(BlockTables):
         self.require_room(batch)
 
     def _to_device(self, values: torch.Tensor) -> torch.Tensor:
-        # Said to be whole on each device: torch_xla writes that down when a graph has taken it, and takes the next one,
-        # of which nothing is written down, for a graph's input that is sharded otherwise: it traces all anew.
+        # Marked as whole on each device, because torch_xla records this once a graph has used the tensor. It would take
+        # the next step's tensor, without a mark, for an input that is sharded otherwise, and trace everything anew.
         return split(values.to(self.device), self._mesh, None)
 
     def _copy_block(self, source: int, target: int) -> None:
-        """Copies a block in every layer: gathered, then written as new keys and values are, in place."""
+        """Copies a block in every layer: gathers it, then writes it like new keys and values, in place."""
         import torch_xla
 
         first = target * self.block_size
@@ -166,7 +166,7 @@ def _tensor(numbers: array) -> torch.Tensor:
 
 
 def _write_block(store: Callable, layer: torch.Tensor, block: torch.Tensor, slots: torch.Tensor) -> None:
-    # A function of its own: a tensor that has a name when torch_xla syncs becomes a result, and to keep it XLA copies.
+    # A separate function: a tensor that a variable holds when torch_xla syncs becomes a result, for which XLA copies.
     rows = layer.index_select(1, block)[:, 0]
     # The op takes no float8 keys. In float32 they are the same numbers, and unscaled they become the same bits again.
     key, value = rows.float() if rows.dtype == FLOAT8 else rows

@@ -11,11 +11,11 @@ from pyxla.errors import ArgumentError, mismatch
 
 
 def attention_mode(mode: str | None = None) -> str:
-    """The mode that is asked for: the argument, else `PYXLA_ATTENTION_MODE`, else "direct".
+    """The requested mode: the argument, else `PYXLA_ATTENTION_MODE`, else "direct".
 
     Args:
         mode: "direct", lazily traced tensors that run at `torch_xla.sync()`; "compile",
-            `torch.compile(backend="openxla")`; None: what the environment says.
+            `torch.compile(backend="openxla")`; None: from the environment.
 
     Returns:
         "direct" or "compile".
@@ -34,15 +34,15 @@ def attention_mode(mode: str | None = None) -> str:
 
 
 def in_mode(function: Callable, mode: str | None = None) -> Callable:
-    """The function as it runs in a mode: itself, or compiled whole for XLA, once per set of shapes.
+    """The function for a mode: itself, or compiled for XLA as one graph, once per set of shapes.
 
     Args:
-        function: from XLA tensors to XLA tensors; what it updates in place is updated in both modes.
-        mode: as `attention_mode` takes it.
+        function: takes and returns XLA tensors; it may update tensors in place in both modes.
+        mode: as in `attention_mode`.
 
     Returns:
-        In mode "direct" the function itself: the caller ends a step with `torch_xla.sync()`. In mode "compile" a
-        function whose graphs never break: a graph break is an error of torch's.
+        In mode "direct" the function itself: the caller ends a step with `torch_xla.sync()`. In mode "compile" the
+        compiled function, in which torch raises an error for a graph break.
 
     Raises:
         ArgumentError: there is no such mode.

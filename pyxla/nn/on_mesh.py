@@ -13,17 +13,17 @@ from pyxla.torch_ops.custom_op import find_op
 if TYPE_CHECKING:
     from torch_xla.distributed.spmd import Mesh
 
-# The mesh's axis along which heads lie.
+# The mesh's axis over which heads are split.
 AXIS = "model"
 
 
 def op_on(mesh: Mesh | None, name: str, by: str) -> Callable:
-    """The op of this name: split that way over a mesh, or as it is where there is none.
+    """The op of this name: split over the mesh, or unchanged if there is none.
 
     Args:
         mesh: torch_xla's mesh with an axis "model", or None.
-        name: of the op.
-        by: as `pyxla.shard` takes it.
+        name: name of the op.
+        by: the way to split it, as in `pyxla.shard`.
 
     Raises:
         ArgumentError: as `pyxla.shard`.
@@ -32,17 +32,17 @@ def op_on(mesh: Mesh | None, name: str, by: str) -> Callable:
 
 
 def split(tensor: torch.Tensor, mesh: Mesh | None, dimension: int | None) -> torch.Tensor:
-    """The tensor, of which each device of the mesh now holds its part along a dimension; None: the whole.
+    """Splits a tensor over the mesh along a dimension and returns it.
 
     Args:
-        tensor: on the devices; without a mesh it stays as it is.
-        mesh: as above.
-        dimension: is cut into as many parts as the axis has devices.
+        tensor: an XLA tensor; unchanged without a mesh.
+        mesh: torch_xla's mesh with an axis "model", or None.
+        dimension: the dimension that is split into one part per device of the axis; None: each device holds the whole.
     """
     if mesh is not None:
         import torch_xla
 
-        # What torch_xla.distributed.spmd.mark_sharding does; that looks for jax, and does not find it, at each call.
+        # As torch_xla.distributed.spmd.mark_sharding does, which searches for jax, in vain, in each call.
         sharding = mesh.get_op_sharding(tuple(AXIS if i == dimension else None for i in range(tensor.dim())))
         torch_xla._XLAC._xla_mark_sharding(tensor, sharding)
     return tensor

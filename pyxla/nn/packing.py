@@ -1,6 +1,6 @@
-"""Several small tensors in one copy to the device: copies run one after the other, behind the step before.
+"""Copies several small tensors to the device as one: copies run one after the other, after the previous step.
 
-On an H200 each costs a decoder's step 5 us in which nothing else runs (docs/lab/measurements.md).
+On an H200 each copy costs a decoder's step 5 us in which nothing else runs (docs/lab/measurements.md).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def pack(tensors: Iterable[torch.Tensor], device: torch.device | str, mesh: Mesh
     Args:
         tensors: int32, on the CPU, of any shapes.
         device: an XLA device.
-        mesh: as of `PagedKVCache`.
+        mesh: as in `PagedKVCache`.
 
     Returns:
-        [elements of all], int32, for `unpack`.
+        [elements of all tensors], int32, for `unpack`.
 
     Raises:
-        ArgumentError: no tensor; one of another dtype or elsewhere.
+        ArgumentError: no tensor; one with another dtype or on another device.
     """
     tensors = list(tensors)
     pack_check.that(len(tensors) > 0, "tensors", "at least one", "none")
@@ -44,14 +44,14 @@ def pack(tensors: Iterable[torch.Tensor], device: torch.device | str, mesh: Mesh
 
 
 def unpack(packed: torch.Tensor, shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-    """The tensors again. Belongs into the function that is compiled: before it each would be a graph of its own.
+    """Returns the packed tensors. Call it inside the compiled function: outside, each would be a graph of its own.
 
     Args:
-        packed: what `pack` returned.
-        shapes: of its tensors, in order.
+        packed: the tensor that `pack` returned.
+        shapes: the shapes of the packed tensors, in order.
 
     Raises:
-        ArgumentError: they have more elements than it, or fewer.
+        ArgumentError: the shapes have more or fewer elements than `packed`.
     """
     sizes = [math.prod(shape) for shape in shapes]
     unpack_check.that(sum(sizes) == len(packed), "shapes", f"shapes of {len(packed)} elements", sum(sizes))

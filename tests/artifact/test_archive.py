@@ -126,7 +126,7 @@ def test_a_foreign_file(place, foreign):
     zipped = ", a zip archive cut short or another one" if foreign.startswith(b"PK") else ""
     assert caught.value.message == (
         "artifact: file: expected the mark of an artifact at its end, "
-        f"got {len(foreign)} bytes that end otherwise{zipped} in {place}"
+        f"got {len(foreign)} bytes without one{zipped} in {place}"
     )
 
 
@@ -211,7 +211,7 @@ def test_the_manifest_survives_json():
         ({"outputs": values()["outputs"] * 2}, "outputs with each name once"),
         ({"outputs": [{"name": "r", "shape": [], "dtype": "int8", "updates": "z"}]}, "outputs that update an input"),
         ({"outputs": [{"name": "r", "shape": [], "dtype": "int8", "updates": "x"}]}, "outputs that update an input"),
-        ({"parameters": [["weight", 1]]}, "parameters of inputs and weights that there are"),
+        ({"parameters": [["weight", 1]]}, "parameters that are its inputs and weights"),
         ({"parameters": [["other", 0]]}, "parameters as export writes it"),
         ({"platform": "TPU"}, "platform as export writes it"),
         ({"custom_calls": [{}]}, "custom_calls as export writes it"),

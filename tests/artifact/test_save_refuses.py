@@ -57,7 +57,7 @@ def test_that_is_not_one_graph(tmp_path, fn):
 def test_that_updates_something_else(tmp_path, update):
     other = torch.zeros(2, 3).to(DEVICE)
     message = (
-        "export: fn: expected a function that updates its arguments alone, got an update of another tensor, "
+        "export: fn: expected a function that updates only its arguments, got an update of another tensor, "
         "float32[2, 3]"
     )
     refused(tmp_path, message, lambda x: (update(other, x), x * 2)[1], X, hint="pass it as an argument")
