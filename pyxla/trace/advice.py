@@ -1,4 +1,4 @@
-"""What to do about it: each piece of advice names a line, says what was seen there, and what helps."""
+"""Advice on a traced script: each piece names a line, says what was seen there, and what helps."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pyxla.trace.report import Trace, where
 _REPEATED = 3
 # A graph with fewer operations costs more to start than to run.
 _SMALL = 4
-# So many copies of one line in a graph come from a loop that ran while the graph was built.
+# This many copies of one line in a graph come from a loop that ran while the graph was built.
 _UNROLLED = 30
 
 _CHANGED = {
-    "parameter": "pad the input to a few fixed shapes, for each shape is compiled once",
-    "shape": "pad to a few fixed shapes, for each shape is compiled once",
-    "constant": "pass the number as a tensor on the device, for a constant is part of the graph",
+    "parameter": "pad the input to a few fixed shapes, since each shape is compiled once",
+    "shape": "pad to a few fixed shapes, since each shape is compiled once",
+    "constant": "pass the number as a tensor on the device, since a constant is part of the graph",
     "attribute": "an index or attribute is part of the graph; keep it fixed, or index by a tensor",
     "operations": "take the same branches in Python each time, and keep the same tensors alive",
 }
@@ -30,11 +30,11 @@ def advice(trace: Trace, summary: dict[str, Any]) -> list[dict[str, Any]]:
     """The advice for a run; empty if there is nothing to say.
 
     Args:
-        trace: as read.
-        summary: what pyxla.trace.report.summary made of it.
+        trace: what pyxla.trace.report.read returned.
+        summary: what pyxla.trace.report.summary returned for it.
 
     Returns:
-        {"kind", "place", "text"} each.
+        A {"kind", "place", "text"} for each piece.
     """
     found = [*_growing(trace), *_recompiled(summary), *_unrolled(trace), *_reads(summary), *_syncs(trace, summary)]
     for entry in summary["fallbacks"]:
@@ -94,7 +94,7 @@ def _recompiled(summary: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _unrolled(trace: Trace) -> list[dict[str, Any]]:
-    """Lines in a loop that stand in one graph many times, where the loop does not sync."""
+    """Lines that occur many times in one graph and are in a loop without a sync."""
     most: dict[Place, int] = {}
     for module in trace.module_of.values():
         for (place, _), count in module.lines().items():
@@ -104,7 +104,7 @@ def _unrolled(trace: Trace) -> list[dict[str, Any]]:
         _advice(
             "unrolled loop",
             where(place),
-            f"{count} rounds of this loop are one graph, which is slow to compile: call torch_xla.sync() in the loop",
+            f"{count} iterations of this loop are one graph, which compiles slowly: call torch_xla.sync() in the loop",
         )
         for place, count in most.items()
     ]
@@ -139,20 +139,20 @@ def _syncs(trace: Trace, summary: dict[str, Any]) -> list[dict[str, Any]]:
         if entry["count"] >= _REPEATED and entry["kind"] != "sync":
             call = "torch_xla.sync(wait=True)" if entry["kind"] == "sync wait" else "wait_device_ops()"
             text = f"{call} made the host wait {_times(entry['count'])}, {entry['seconds']:.3f} s in all"
-            text += ": it is for timing and for errors; sync() without waiting lets the host go on"
+            text += ": it is for timing and for errors; sync() without waiting lets the host continue"
             found.append(_advice("wait", entry["place"], text))
     for entry in summary["graphs"]:
         sizes = [size for size in entry["operations"] if size is not None]
         if entry["cause"] != "sync" or not sizes or max(sizes) >= _SMALL or entry["executions"] < 2 * _REPEATED:
             continue
         text = f"{_times(entry['executions'])} a graph of at most {max(sizes)} operations ran: one sync() per step, "
-        found.append(_advice("small graphs", entry["place"], text + "behind the inner loop, makes them one graph"))
+        found.append(_advice("small graphs", entry["place"], text + "after the inner loop, makes them one graph"))
     return found
 
 
 @cache
 def _loops(file: str) -> tuple[tuple[int, int, bool], ...]:
-    """First line, last line, and whether a sync is called, of each loop of a file."""
+    """For each loop of a file: its first line, its last line, and whether it calls a sync."""
     tree = syntax_tree(file)
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While)] if tree else []
     return tuple(

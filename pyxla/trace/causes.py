@@ -1,7 +1,7 @@
 """Why XLA compiled again: what differs between a graph and the one before it at the same place.
 
 The modules are those that XLA writes when it compiles (--xla_dump_to), with the source line of each instruction
-(XLA_HLO_DEBUG). Nothing is lowered or compiled to find it out.
+(XLA_HLO_DEBUG). Nothing is lowered or compiled for this.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from pyxla.trace.places import Place
 _METADATA = re.compile(r", metadata=\{(?:[^{}\"]|\"[^\"]*\")*\}")
 _NAME = re.compile(r"%[\w.\-]+|(?<=to_apply=)[\w.\-]+")
 _ATTRIBUTE = re.compile(r", (?=[a-z_]+=)")
-# What only names or arranges values.
+# Opcodes that only name or arrange values.
 _NO_WORK = {"parameter", "constant", "tuple", "get-tuple-element", "reshape", "broadcast", "bitcast"}
-# A method that the recorder replaced made the instruction: its own line says nothing.
+# A line in the recorder is ignored: it is that of a method that the recorder replaced.
 _RECORDER = (recorder.__file__, str(Path(recorder.__file__).resolve()))
-# So many differences are shown; a changed shape runs through a whole graph.
+# The largest number of differences that are shown: a changed shape affects a whole graph.
 _SHOWN = 4
 
 
 @dataclass(frozen=True)
 class Change:
-    """One difference of two graphs.
+    """One difference between two graphs.
 
     Attributes:
         kind: "parameter", "shape", "constant", "attribute" or "operations".
         what: what changed: a parameter, an instruction, or a count.
-        before: as it was.
-        after: as it is.
-        place: the line that made it.
+        before: the old value.
+        after: the new value.
+        place: the source line that made it.
     """
 
     kind: str
@@ -47,11 +47,11 @@ class Change:
 
 
 class Instruction:
-    """An instruction of a module without its names: equal ones are equal text.
+    """An instruction of a module without names, so that equal instructions have equal text.
 
     Args:
-        instruction: as read.
-        positions: name -> position in the module, of the instructions before it.
+        instruction: the instruction as read from the module's text.
+        positions: name -> position in the module, for the instructions before it.
     """
 
     def __init__(self, instruction: hlo_text.Instruction, positions: dict[str, int]):
@@ -68,7 +68,7 @@ class Instruction:
 
 
 class Module:
-    """What of a module's text matters here.
+    """The parts of a module's text that matter here.
 
     Args:
         text: the module before XLA optimises it.
@@ -79,13 +79,13 @@ class Module:
 
     @cached_property
     def instructions(self) -> list[Instruction]:
-        """All instructions, those of called computations too."""
+        """All instructions, including those of called computations."""
         positions: dict[str, int] = {}
         found = []
         for instruction in hlo_text.instructions(self._text):
             found.append(Instruction(instruction, positions))
             positions[instruction.name] = len(positions)
-        # What has no line of its own, such as an upload, has that of the first instruction that takes it.
+        # An instruction without a line, such as an upload, gets the line of the first instruction that uses it.
         taken_at: dict[int, Place | None] = {}
         for position in range(len(found) - 1, -1, -1):
             instruction = found[position]
@@ -106,7 +106,7 @@ class Module:
         return sum(i.opcode not in _NO_WORK for i in self.instructions)
 
     def lines(self) -> Counter[tuple[Place | None, str]]:
-        """How often each (line, op) stands in the module."""
+        """How often each (line, op) occurs in the module."""
         return Counter((i.place, i.op) for i in self.instructions if i.opcode not in _NO_WORK)
 
     @property
@@ -116,14 +116,14 @@ class Module:
 
 
 def changes(before: Module, after: Module) -> list[Change]:
-    """What of `before` is otherwise in `after`, the causes first; what follows from them is left out."""
+    """The differences between `before` and `after`, causes first; differences that follow from them are left out."""
     found = _parameters(before, after)
     if [i.opcode for i in before.instructions] == [i.opcode for i in after.instructions]:
-        # A size that a shape was made of comes after it.
+        # A shape comes before the constant that is one of its sizes.
         found += sorted(_instructions(before, after), key=lambda change: change.kind == "constant")
     else:
         found += _structure(before, after)
-    # Where a size is given in several places, the first one stands for all.
+    # If several shapes change in the same way, the first one represents all.
     shapes = {(c.before, c.after): c for c in reversed(found) if c.kind in ("parameter", "shape")}
     found = [c for c in found if c.kind not in ("parameter", "shape") or shapes[c.before, c.after] is c]
     return list(dict.fromkeys(found))[:_SHOWN]
@@ -148,11 +148,11 @@ def _instructions(before: Module, after: Module) -> list[Change]:
         own = (old.shape, old.text) != (new.shape, new.text)
         inherited = any(differs[i] for i in new.operands)
         differs.append(own or inherited)
-        # A parameter of a called computation has the shape that the call hands on.
+        # A parameter of a called computation has the shape that the call passes.
         if not own or inherited or new.opcode == "parameter":
             continue
         if new.opcode == "constant":
-            # torch_xla leaves sizes behind, as constants that nothing uses.
+            # torch_xla leaves sizes in the graph as constants that nothing uses.
             if old.shape == new.shape and number in used:
                 pair = (old.text.partition(")")[0], new.text.partition(")")[0])
                 found.append(Change("constant", f"constant of {new.op}", *pair, new.place))
@@ -165,7 +165,7 @@ def _instructions(before: Module, after: Module) -> list[Change]:
 
 
 def _attributes(old: str, new: str) -> tuple[str, str]:
-    """The first attribute that differs, of each."""
+    """The first attribute that differs, old and new."""
     pairs = zip(_ATTRIBUTE.split(old), _ATTRIBUTE.split(new), strict=False)
     return next(((_value(a), _value(b)) for a, b in pairs if a != b), (old, new))
 

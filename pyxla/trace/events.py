@@ -1,4 +1,4 @@
-"""Reads what torch and torch_xla write by themselves: compilations and executions, graph breaks, IR."""
+"""Reads the files that torch and torch_xla write themselves: compilations and executions, graph breaks, IR."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 from pyxla.trace.places import Place, user_place
 
-# PT_XLA_DEBUG_FILE: one block per compilation and per execution, each line with the block's title in front.
+# PT_XLA_DEBUG_FILE: one block per compilation and per execution; each line begins with the block's title.
 _BLOCK = re.compile(r"^(Compilation|Execution) Analysis: =+\n((?:\1 Analysis: .*\n)+?)\1 Analysis: =+$", re.MULTILINE)
 _FRAME = re.compile(r"Analysis:   (?P<name>\S+) \((?P<file>.*):(?P<line>\d+)\)$", re.MULTILINE)
-# A function among the frames -> the cause. torch_xla's own words go by the first frame, where the recorder may be.
+# (file, function) of a frame -> the cause. torch_xla takes its cause from the first frame, which may be the recorder's.
 _CAUSES = {
     ("dynamo_bridge.py", None): "torch.compile",
     ("torch_xla.py", "_compile"): "torch_xla.compile",
@@ -26,11 +26,11 @@ class Event:
     """A compilation or an execution of a graph.
 
     Attributes:
-        compiles: whether XLA compiled it; else it ran.
+        compiles: True for a compilation, False for an execution.
         cause: "sync", "torch.compile", "torch_xla.compile", or "read": a value was asked for before any of these.
         graph: hash of the graph.
-        inputs, outputs: how many the graph has.
-        place: the user's line behind it; None if there is none.
+        inputs, outputs: the number of the graph's inputs and outputs.
+        place: the user's line that caused it; None if there is none.
     """
 
     compiles: bool
@@ -65,11 +65,11 @@ def _event(compiles: bool, block: str) -> Event:
 
 @dataclass(frozen=True)
 class Dynamo:
-    """What torch.compile wrote.
+    """The graph breaks and recompilations of torch.compile.
 
     Attributes:
         breaks: (place, reason) of each graph break -> how often.
-        recompiles: reasons of its own recompilations: guards that failed -> how often.
+        recompiles: reason of a recompilation, a guard that failed -> how often.
     """
 
     breaks: Counter[tuple[Place | None, str]]
@@ -77,7 +77,7 @@ class Dynamo:
 
 
 def dynamo_events(text: str) -> Dynamo:
-    """The graph breaks and recompilations in a file of TORCH_TRACE: JSON in lines, each with its text below."""
+    """The graph breaks and recompilations in a file of TORCH_TRACE: lines of JSON, each followed by its text."""
     found = Dynamo(Counter(), Counter())
     for name, payload in re.findall(
         r'"artifact": \{"name": "(dynamo_graph_break_reason|recompile_reasons)".*\n((?:\t.*\n)+)', text
@@ -101,6 +101,6 @@ def ir_graphs(text: str) -> Counter[tuple[Place | None, str]]:
     graphs: Counter[tuple[Place | None, str]] = Counter()
     for head, graph in re.findall(r"^\[\w+\]\n(.*?)^## BEGIN_GRAPH\n(.*?)^Graph Hash", text, re.MULTILINE | re.DOTALL):
         frames = [(f, int(n)) for f, n in re.findall(r"^  \S+ \((.*):(\d+)\)$", head, re.MULTILINE)]
-        # Scopes are numbered through the whole process.
+        # Scopes are numbered across the whole process.
         graphs[user_place(frames), re.sub(r", scope=[^,]*", "", graph).strip()] += 1
     return graphs

@@ -12,11 +12,11 @@ from pyxla.inspection.profile import DeviceTimes, kernels_in, op_of
 
 
 def op_times(record: dict[str, Any], folder: Path, modules: Iterable[Path]) -> tuple[dict[str, Any] | None, list[str]]:
-    """The times per op, ready for JSON, and what there is to say about them; None if there are none.
+    """The times per op, ready for JSON, or None if there are none; and notes on them.
 
     Args:
-        record: the recorder's.
-        folder: where it wrote.
+        record: the recorder's record.
+        folder: the folder that the recorder wrote to.
         modules: files of the modules as XLA runs them.
     """
     profile = record.get("profile")
@@ -29,7 +29,7 @@ def op_times(record: dict[str, Any], folder: Path, modules: Iterable[Path]) -> t
     libraries = [(op_of(target) or target, Path(path)) for target, path in record["libraries"].items()]
     try:
         times.read((folder / file).read_bytes(), _ops(modules), kernels_in(libraries))
-    # Whatever is wrong with a profile, the rest of the report stands.
+    # Whatever is wrong with a profile, the rest of the report is valid.
     except Exception as error:
         return None, [f"no times per op: the profile cannot be read: {type(error).__name__}: {error}"]
     total = times.seconds.total()
@@ -46,7 +46,7 @@ def op_times(record: dict[str, Any], folder: Path, modules: Iterable[Path]) -> t
 
 
 def _ops(modules: Iterable[Path]) -> dict[tuple[str | int, str], str]:
-    """(number or name of a module, instruction) -> op. On the CPU a profile has the number; else the name must do."""
+    """(number or name of a module, instruction) -> op. A profile of the CPU has the number, others only the name."""
     found: dict[tuple[str | int, str], str] = {}
     for path in modules:
         numbered = re.match(r"module_(\d+)\.(.+?)\.(cpu|sm)_", path.name)

@@ -1,4 +1,4 @@
-"""Places in the source: which line of the user's a stack of frames leads to."""
+"""Places in the source: finds the user's line in a stack of frames."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 
 
 def package_folders(names: Iterable[str]) -> tuple[str, ...]:
-    """The folders of packages that can be imported, with a separator at the end, wherever they lie.
+    """The folders of packages that can be imported, with a separator at the end.
 
-    Both as they are found and behind links: another process may have found them without the link.
+    Each both as it is found and with links resolved: another process may have found it without the link.
     """
     specs = [find_spec(name) for name in names]
     folders = [folder for spec in specs if spec for folder in spec.submodule_search_locations or ()]
@@ -24,12 +24,12 @@ def package_folders(names: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-# By the packages' own folders, for PYTHONPATH may name any; a user's folder may be called torch.
+# The packages' actual folders: PYTHONPATH may name any, and a user's folder may be called torch.
 _LIBRARIES = (
     *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib")),
     *package_folders(("torch", "functorch", "torch_xla", "pyxla")),
 )
-# A call of an op goes through its own file, pyxla_kernels/<op>/<op>.py: what called it is the place.
+# A call of an op goes through its file, pyxla_kernels/<op>/<op>.py: the place is the caller of that.
 _ANYWHERE = re.compile(r"[/\\](site-packages|dist-packages|pyxla_kernels)[/\\]")
 
 # file, line.
@@ -37,24 +37,24 @@ Place = tuple[str, int]
 
 
 def is_library(file: str) -> bool:
-    """Whether a frame belongs to Python, to an installed package, to pyxla, or to code that was made up."""
+    """Whether a frame belongs to Python, to an installed package, to pyxla, or to generated code."""
     return file.startswith(("<", *_LIBRARIES)) or _ANYWHERE.search(file) is not None
 
 
 def user_place(frames: Iterable[Place]) -> Place | None:
-    """The innermost frame that is no library's; the frames come innermost first."""
+    """The innermost frame that is not a library's; `frames` begins with the innermost."""
     return next((place for place in frames if not is_library(place[0])), None)
 
 
 def only_call(name: str, files: Iterable[str]) -> Place | None:
-    """The one line in these files that calls a function of this name; None if there are more, or none."""
+    """The only line in these files that calls a function of this name; None if there are several, or none."""
     found = [(file, line) for file in set(files) for called, line in _calls(file) if called == name]
     return found[0] if len(found) == 1 else None
 
 
 @cache
 def syntax_tree(file: str) -> ast.Module | None:
-    """The file as Python reads it; None if it cannot."""
+    """The file's syntax tree; None if Python cannot read or parse the file."""
     try:
         return ast.parse(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError):

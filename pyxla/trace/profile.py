@@ -1,6 +1,6 @@
 """XLA's profile of the traced script: opened in its process once XLA is up, closed when enough has run, or at the end.
 
-XLA records one profile at a time, and a second one would fail where it ends: a script that opens one gets its own.
+XLA records one profile at a time, and a second one would fail when it ends. If the script opens one, this one ends.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ class Profile:
     """The one profile of this process.
 
     Attributes:
-        begun: whether there is nothing more to begin: it runs, has ended, or is not wanted.
+        begun: whether `begin` has nothing left to do: the profile runs, has ended, or is not wanted.
 
     Args:
-        folder: where its data goes when it ends.
-        seconds: how long it may run, counting those in which graphs ran: each event takes memory. 0 for no profile.
+        folder: folder for its data.
+        seconds: how long it may run, counting only time in which graphs run, as each event takes memory; 0 for no
+            profile.
     """
 
     def __init__(self, folder: Path, seconds: float):
@@ -40,7 +41,7 @@ class Profile:
         os.register_at_fork(after_in_child=self._forget)
 
     def begin(self) -> None:
-        """Begins, once XLA's client is there: before that, the GPU's part of the profiler is not."""
+        """Begins if XLA's client exists: before that, the profiler has no GPU part."""
         if not self._is_up():
             return
         with self._lock:
@@ -49,16 +50,16 @@ class Profile:
             self.begun = True
             try:
                 self._session = self._open()
-            except Exception as error:  # the script is to run whatever the profiler says
+            except Exception as error:  # the script must run even if the profiler fails
                 self._why = f"XLA's profiler: {error}"
                 return
             threading.Thread(target=self._watch, name="devtool trace", daemon=True).start()
 
     def end(self, why: str | None = None) -> None:
-        """Ends it and writes its data; nothing if it has ended, or never begun.
+        """Ends the profile and writes its data; no data is written if it has ended, or never begun.
 
         Args:
-            why: what to say if it ends before the script does.
+            why: the reason for the report, if it ends before the script does.
         """
         with self._lock:
             self.begun = True
@@ -74,12 +75,12 @@ class Profile:
                 self._path.unlink(missing_ok=True)
 
     def record(self) -> dict[str, str | None]:
-        """Where the data is, None if there is none; why it ended early, or is not there."""
+        """Name of the data file, or None; and why the profile ended early, or is missing."""
         written = self._path.is_file()
         return {"file": self._path.name if written else None, "why": self._why}
 
     def _watch(self) -> None:
-        """Ends it when it has run for long enough: the time in which XLA compiles, or nothing runs, costs no memory."""
+        """Ends the profile when graphs have run for long enough: time in which no graph runs costs no memory."""
         ran, seen, last = 0.0, executions(), time.monotonic()
         while not self._ended.wait(min(1.0, self._seconds / 4)):
             count, now = executions(), time.monotonic()
@@ -87,12 +88,12 @@ class Profile:
             seen, last = count, now
             if ran >= self._seconds:
                 self.end(
-                    f"times per op are of the first {self._seconds:g} s of computing: --op-seconds N records longer"
+                    f"times per op cover the first {self._seconds:g} s of computing: --op-seconds N records longer"
                 )
 
     def _give_way(self, profiler: Any) -> None:
-        """Ends it when the script opens a profile itself, or a server that others ask for one."""
-        why = "the script opens XLA's profiler itself, which serves one at a time: times per op are of what ran before"
+        """Ends the profile when the script opens one itself, or starts a profiler server."""
+        why = "the script opens XLA's profiler itself, which serves one at a time: times per op cover what ran before"
         give_way, start_server = self.end, profiler.start_server
 
         class TslProfilerSessionWrapper(profiler.TslProfilerSessionWrapper):
@@ -107,8 +108,8 @@ class Profile:
         profiler.TslProfilerSessionWrapper, profiler.start_server = TslProfilerSessionWrapper, start
 
     def _forget(self) -> None:
-        # A child has the session's object without what it records. Its destructor would wait for locks of threads that
-        # the child has not: it is never destroyed.
+        # A forked child has the session's object, but not its threads. The destructor would wait for locks that these
+        # threads hold, so the object is never destroyed.
         if self._session is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
         self.begun, self._session, self._lock = True, None, threading.Lock()

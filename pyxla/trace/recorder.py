@@ -1,9 +1,9 @@
-"""Runs in the traced script's own process: what only it can know, written as JSON when the process ends.
+"""Runs in the traced script's process: records what only that process knows, as JSON when the process ends.
 
-Nearly all that `devtool trace` reports comes from what torch, torch_xla and XLA write by themselves when variables of
-the environment ask for it. They do not say where a value was read when its graph had run already, nor which sync waits:
-for these, the functions that the calls pass through are replaced by ones that count. They are told to dynamo as code to
-leave alone, so that a compiled function breaks nowhere else than without them.
+Nearly everything that `devtool trace` reports is written by torch, torch_xla and XLA themselves, if environment
+variables ask for it. They do not say where a value was read whose graph had already run, or which sync waits: for
+these, the functions that such calls go through are replaced by ones that count. Dynamo is told to skip the
+replacements, so that a compiled function has no additional graph breaks.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _READS = (
 
 
 class Recorder:
-    """Counts calls by what they are and where they were made.
+    """Counts calls by their kind and place.
 
     Attributes:
         calls: (kind, file, line) -> [count, seconds].
         fallbacks: counts the operations that torch_xla ran on the CPU.
 
     Args:
-        profile: begun by the first of these calls that finds XLA up.
+        profile: the profile, which the first counted call after XLA's start begins.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -54,11 +54,11 @@ class Recorder:
         self._inside = threading.local()
 
     def counted(self, function: Callable, kind: Callable[[tuple, dict, Any], str | None]) -> Callable:
-        """The function, counted under what `kind` says of its arguments and result; None is not counted.
+        """Wraps a function so that its calls are counted under the kind that `kind` returns; None is not counted.
 
         Args:
-            function: what to call.
-            kind: from the positional arguments, the keyword arguments and the result.
+            function: the function to call.
+            kind: takes the positional arguments, the keyword arguments and the result.
         """
         inside, profile = self._inside, self.profile
 
@@ -86,9 +86,9 @@ class Recorder:
         """Counts one call.
 
         Args:
-            kind: what was called.
+            kind: the kind of the call.
             seconds: how long it took.
-            frame: who called it.
+            frame: the frame of the caller.
         """
         place = _place(frame)
         if place is not None:
@@ -100,7 +100,7 @@ class Recorder:
         """Writes the record of this process.
 
         Args:
-            folder: where to; the file is named after the process.
+            folder: folder for the file, which is named after the process.
         """
         from torch_xla.debug import metrics
 
@@ -127,11 +127,11 @@ class Recorder:
 
 
 def start(folder: Path, op_seconds: float) -> None:
-    """Begins to count in this process; the record is written when it ends, also after an exception.
+    """Begins to count in this process; the record is written when the process ends, also after an exception.
 
     Args:
-        folder: where the record goes.
-        op_seconds: how many seconds of computing XLA's profile may take in; 0 for none.
+        folder: folder for the record.
+        op_seconds: how many seconds of computing XLA's profile may cover; 0 for no profile.
     """
     import torch_xla
 
@@ -152,7 +152,7 @@ def _write_in(process: int, recorder: Recorder, folder: Path, wait: Callable) ->
     # A forked child ends through the same function, with its parent's counts.
     if os.getpid() == process:
         if recorder.profile.begun:
-            # What runs still is part of the profile. An error of it is not the recorder's.
+            # Graphs that still run are part of the profile. The recorder ignores their errors.
             with contextlib.suppress(Exception):
                 wait([])
         recorder.profile.end()
@@ -168,7 +168,7 @@ def _counters() -> dict[str, int]:
 def _show_without_recorder(
     show: Callable, kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Shows an exception that nobody caught as it would be without this module's frames."""
+    """Shows an uncaught exception without this module's frames."""
     waiting, seen = [error], set()
     while waiting:
         one = waiting.pop()
@@ -209,7 +209,7 @@ def _sync(args: tuple, kwargs: dict, result: Any) -> str:
 
 
 def _place(frame: FrameType | None) -> Place | None:
-    """The innermost line that is no library's; None for what torch.compile does by itself."""
+    """The innermost line that is not a library's; None for calls that torch.compile makes itself."""
     while frame is not None and is_library(frame.f_code.co_filename):
         if frame.f_code.co_filename.endswith("dynamo_bridge.py"):
             return None

@@ -1,4 +1,4 @@
-"""Puts together what a traced script did on XLA, from the files that it left."""
+"""Reports what a traced script did on XLA, from the files that it left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyxla.trace.op_times import op_times
 from pyxla.trace.places import Place, only_call
 
 _TIMES = ("LazyTracing", "CompileTime", "ExecuteTime", "TransferToDeviceTime", "TransferFromDeviceTime")
-# A read like any other to torch_xla; the reads have it.
+# torch_xla counts it as a fallback, but it is a read, which is among the host reads.
 _NO_FALLBACK = "aten::_local_scalar_dense"
 
 
@@ -32,7 +32,7 @@ class Files:
         modules: folder of --xla_dump_to.
         dynamo: folder of TORCH_TRACE.
         ir: stem of XLA_SAVE_TENSORS_FILE, whose name gets a number.
-        since: files older than this, in seconds since the epoch, are of an earlier run.
+        since: files older than this, in seconds since the epoch, belong to an earlier run.
     """
 
     records: Path
@@ -43,26 +43,26 @@ class Files:
     since: float
 
     def written(self, folder: Path, pattern: str) -> list[Path]:
-        """The files of this run, in their order.
+        """The files of this run, in the order of their numbers.
 
         Args:
-            folder: where.
-            pattern: which, as glob takes it.
+            folder: folder of the files.
+            pattern: a glob pattern.
         """
         return in_order(path for path in folder.glob(pattern) if path.stat().st_mtime >= self.since)
 
 
 @dataclass
 class Trace:
-    """What the files say, before it is summed up.
+    """The contents of the files, before they are summarised.
 
     Attributes:
         events: compilations and executions, in order.
         module_of: graph -> the module that XLA compiled for it.
-        changes_of: position of a compilation in `events` -> what is otherwise than in the graph before it at the same
-            place; None where that is not known, absent where there was none.
-        record: the recorder's, of the process that wrote the last; empty if none did.
-        notes: what could not be told, and why.
+        changes_of: position of a compilation in `events` -> its differences from the previous graph at the same place;
+            None if they are not known, absent if there was no previous graph.
+        record: the record of the process that wrote last; empty if none did.
+        notes: what is not known, and why.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -75,16 +75,16 @@ class Trace:
         """The calls that the recorder counted.
 
         Args:
-            kind: how their kind begins.
+            kind: the beginning of their kind.
         """
         return [call for call in self.record.get("calls", ()) if call["kind"].startswith(kind)]
 
 
 def read(files: Files) -> Trace:
-    """Reads what a run left.
+    """Reads the files that a run left.
 
     Args:
-        files: where it wrote.
+        files: where the run wrote.
     """
     trace = Trace()
     if files.graphs.is_file():
@@ -95,7 +95,7 @@ def read(files: Files) -> Trace:
     elif trace.events:
         trace.notes.append("the process left no record: reads, syncs, fallbacks, counters and times are not known")
     if len(records) > 1:
-        trace.notes.append(f"{len(records)} processes used XLA: graphs are of all of them, the rest of one")
+        trace.notes.append(f"{len(records)} processes used XLA: the graphs are from all of them, the rest is from one")
     _join_modules(trace, files)
     return trace
 
@@ -103,10 +103,10 @@ def read(files: Files) -> Trace:
 def _join_modules(trace: Trace, files: Files) -> None:
     paths = files.written(files.modules, "*before_optimizations.txt")
     compilations = [event for event in trace.events if event.compiles]
-    # A process that was killed may have announced one that XLA never wrote.
+    # A process that was killed may have announced a compilation whose module XLA never wrote.
     if len(paths) > len(compilations) or len(paths) < len(compilations) - (not trace.record):
         got = f"{len(compilations)} compilations and {len(paths)} modules of XLA"
-        trace.notes.append(f"causes are not known: there are {got}; a persistent cache writes none")
+        trace.notes.append(f"causes are not known: there are {got}; with a persistent cache XLA writes none")
         paths = []
     modules = [Module(path.read_text()) for path in paths]
     last: dict[tuple, str] = {}
@@ -125,7 +125,7 @@ def summary(trace: Trace, files: Files) -> dict[str, Any]:
     """The report, ready for JSON: places are {"file", "line", "source"}, times are seconds.
 
     Args:
-        trace: as read.
+        trace: what `read` returned.
         files: where the run wrote.
     """
     executions = Counter(event.graph for event in trace.events if not event.compiles)
@@ -180,7 +180,7 @@ def summary(trace: Trace, files: Files) -> dict[str, Any]:
 
 
 def where(place: Place | None) -> dict[str, Any] | None:
-    """A place with its line of source.
+    """A place with its source line.
 
     Args:
         place: file and line.
@@ -228,7 +228,7 @@ def _graphs(trace: Trace) -> list[dict[str, Any]]:
 
 
 def _made_at(change: Change, files: set[str]) -> Place | None:
-    """The line behind a change; a custom call carries none, but its op may be called on one line alone."""
+    """The source line of a change; a custom call has none, but its op may be called on only one line."""
     op = change.what.rpartition("xla_gpu_")[2] if "xla_gpu_" in change.what else ""
     return change.place or (only_call(op, files) if op else None)
 
@@ -241,7 +241,7 @@ def _samples(trace: Trace, name: str) -> Iterable[float]:
 
 
 def _reads(trace: Trace) -> list[dict[str, Any]]:
-    """The values that came to the host: by place, with how often a graph had to run first."""
+    """The reads of values by the host: by place, with how often a graph had to run first."""
     ran = Counter(e.place for e in trace.events if not e.compiles and e.cause == "read")
     grouped: dict[tuple[Place, str], dict[str, Any]] = {}
     for call in trace.calls("read "):
@@ -261,7 +261,7 @@ def _is_fallback(place: Place | None, trace: Trace) -> bool:
 
 
 def _fallback_places(op: str, trace: Trace) -> list[Place]:
-    """The lines that name the op, among those where a value was asked for by no method of a tensor."""
+    """The lines that name the op, among those where a value was read, but not by a method of a tensor."""
     if op == _NO_FALLBACK:
         return []
     name = op.removeprefix("aten::").partition(".")[0].strip("_").rpartition("_")
@@ -279,7 +279,7 @@ def _custom_calls(trace: Trace, files: Files) -> dict[str, Any]:
     counts = [hlo_text.captured_calls(path.read_text()) for path in thunks]
     return {
         "targets": dict(targets),
-        # XLA:CUDA alone has command buffers.
+        # Only XLA:CUDA has command buffers.
         "captured": sum(captured for captured, _ in counts) if thunks else None,
         "compiled": sum(total for _, total in counts) if thunks else None,
     }

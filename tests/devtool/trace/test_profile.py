@@ -57,7 +57,7 @@ def test_a_long_run_is_recorded_for_a_while(tmp_path):
     traced = Traced(tmp_path, LONG, options=("--op-seconds", "0.2"))
     (entry,) = traced.report["device_time"]["ops"]
     assert 0 < entry["calls"] < traced.report["totals"]["executions"] / 2
-    assert traced.report["notes"] == ["times per op are of the first 0.2 s of computing: --op-seconds N records longer"]
+    assert traced.report["notes"] == ["times per op cover the first 0.2 s of computing: --op-seconds N records longer"]
 
 
 def test_torch_xla_in_any_folder(tmp_path, monkeypatch):
