@@ -1,7 +1,7 @@
-"""What `devtool bench` times: an op's BENCHES in its cases.py, and `python -m pyxla.benchmark`, which measures them.
+"""Times ops for `devtool bench`: an op's BENCHES in its cases.py, and `python -m pyxla.benchmark`, which measures them.
 
-Each bench is compared with the reference in float64 first. Then its layers are timed in turns, so that noise hits all
-alike: raw calls of the handler, the op in a compiled XLA step, and what a user would take instead.
+Each bench is first compared with the reference in float64. Then its layers are timed in turns, so that noise affects
+all alike: raw calls of the handler, the op in a compiled XLA step, and the peers, which a user would use instead.
 
 `python -m pyxla.benchmark OP... --device cpu|cuda --json FILE` measures without devtool, with the libraries that pyxla
 finds; `devtool bench --load FILE` shows the run. The peers are timed if torch sees the device, "xla step" if torch_xla
@@ -27,19 +27,19 @@ class Bench:
 
     Attributes:
         name: short: "bf16-16384x4096".
-        why: what this size stands for.
+        why: the reason for this size.
         build: makes the arguments by name, CPU tensors, from a seeded generator, as Case.build.
         bytes: the fewest bytes that a call must move, from its arguments: each operand and result once.
         operations: the fewest floating-point operations of a call.
-        peer: the same in torch's own ops, called with the arguments by name on the device: timed eagerly as "torch" and
-            as "torch.compile". What it returns are the op's results, those of arguments updated in place left out.
-        reads_lengths: the peer reads data on the host, such as lengths: there is no one graph to compile.
-        others: name -> a function that is called with the arguments by name, as CUDA tensors, does what need not be
-            done for each call, and returns the call. ImportError: it is not installed.
-        sample: for what is too large for float64: from the arguments, those of a smaller call, and which rows of every
-            result of the whole call it computes.
+        peer: the same computation with torch's own ops, called with the arguments by name on the device; timed eagerly
+            as "torch", and as "torch.compile". It returns the op's results, without arguments updated in place.
+        reads_lengths: the peer reads data on the host, such as lengths, so it cannot be compiled as one graph.
+        others: name of another peer -> a function that takes the arguments by name, as CUDA tensors, does the work that
+            is not repeated for each call, and returns the call. It raises ImportError if the peer is not installed.
+        sample: for results that are too large for float64: takes the arguments, and returns those of a smaller call
+            and the rows of every result of the whole call that the smaller call computes.
         roundings: as in Case.
-        devices: where it makes sense: "cpu", "cuda".
+        devices: the devices on which it makes sense: "cpu", "cuda".
     """
 
     name: str
@@ -63,5 +63,5 @@ class Bench:
 
 
 def nbytes(*tensors: torch.Tensor | None) -> int:
-    """Bytes of all these together; a tensor that is absent has none."""
+    """Bytes of all these tensors together; None counts as 0."""
     return sum(t.nbytes for t in tensors if t is not None)

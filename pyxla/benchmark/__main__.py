@@ -1,7 +1,7 @@
-"""Measures the benches of some ops; what `devtool bench` runs: `python -m pyxla.benchmark rms_norm --device cpu`.
+"""Measures the benches of some ops, for `devtool bench`: `python -m pyxla.benchmark rms_norm --device cpu`.
 
 Prints a line of JSON for each event: {"plan": ...}, {"device": ...}, {"tell": ...}, and last of all {"run": ...}, the
-whole document; or {"problem": ...}. What else is printed, by XLA or a compiler, goes to stderr.
+whole document; or {"problem": ...}. All other output, of XLA or a compiler, goes to stderr.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ def main() -> None:
     parser.add_argument("--case", action="append", default=[], dest="cases", metavar="NAME")
     parser.add_argument("--layer", action="append", default=[], dest="layers", choices=["raw", "xla", "peers"])
     parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--list", action="store_true", help="only the plan")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the document in a file too")
+    parser.add_argument("--list", action="store_true", help="print only the plan")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the document to FILE")
     options = parser.parse_args()
     os.environ["PJRT_DEVICE"] = options.device.upper()
-    # Each layer says itself which implementation it is of.
+    # Each layer chooses its implementation itself.
     os.environ.pop("PYXLA_IMPLEMENTATION", None)
-    # What waits on torch's threads would take the other layers' time: they are to sleep between two calls.
+    # torch's threads would spin between two calls and slow the other layers: make them sleep.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     with own_stdout() as channel, tempfile.TemporaryDirectory(prefix="pyxla-bench-") as folder:
         run(options, Path(folder), channel)
 
 
 def own_stdout() -> TextIO:
-    """The process's stdout for the events alone; who else prints there now prints to stderr."""
+    """The process's stdout for the events alone; all other output to stdout goes to stderr from now on."""
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return channel
@@ -113,7 +113,7 @@ def run(options: argparse.Namespace, folder: Path, channel: TextIO) -> None:
 
 
 def with_implementations(names: list[str]) -> dict[str, list[str]]:
-    """Op -> folders of the implementations to time beside it: of an op all, of an implementation that is named it."""
+    """Op -> folders of the implementations to time with it: all of an op's, or those that are named."""
     from pyxla.library.find import implementations
 
     known, found = implementations(), {}
@@ -125,7 +125,7 @@ def with_implementations(names: list[str]) -> dict[str, list[str]]:
 
 
 def benches(op: str) -> list[Any]:
-    """BENCHES of the op's cases.py; none where there is no such list, or file."""
+    """BENCHES of the op's cases.py; empty if there is no such list or file."""
     try:
         return list(getattr(importlib.import_module(f"pyxla_kernels.{op}.cases"), "BENCHES", []))
     except ModuleNotFoundError as error:

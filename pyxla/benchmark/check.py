@@ -1,4 +1,4 @@
-"""Right before fast: what a layer computes against the reference in float64, before anyone times it."""
+"""Compares the results of a layer with the reference in float64, before the layer is timed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyxla.testing import oracle
 from pyxla.testing.tolerance import compare
 from pyxla.torch_ops.custom_op import CustomOp
 
-# Of a peer, which only has to do the same work: root mean square of the error over that of the result.
+# The limit for a peer, which only has to do the same work: root mean square of the error over that of the result.
 _PEER_ERROR = 0.03
 
 
@@ -28,7 +28,8 @@ class Expected:
         Args:
             op, bench: what is checked.
             arguments: the bench's, on the CPU.
-            place: where the reference runs and comparisons are made: a GPU is done with float64 a hundred times sooner.
+            place: device for the reference and the comparisons; a GPU computes float64 a hundred times faster. None:
+                the CPU.
         """
         self._op, self._bench = op, bench
         self._place = place or torch.device("cpu")
@@ -43,10 +44,10 @@ class Expected:
             self.extent = f"{len(self._rows)} rows"
 
     def compare(self, outputs: Sequence[torch.Tensor]) -> float:
-        """The worst error as a share of what is allowed.
+        """The worst error as a share of the allowed error.
 
         Args:
-            outputs: the arguments updated in place, then the results; of any device.
+            outputs: the arguments updated in place, then the results; on any device.
 
         Raises:
             AssertionError: an element is wrong, or was not written.
@@ -55,10 +56,10 @@ class Expected:
         return max(self._compare_one(got, want) for got, want in zip(outputs, self._want, strict=True))
 
     def compare_peer(self, results: Sequence[torch.Tensor], mutated: Sequence[torch.Tensor]) -> None:
-        """The same for a peer, in its own rounding: its results, or where an op has none, what it updated in place.
+        """Compares a peer's results, or if it has none, the tensors that it updated in place, with a wider tolerance.
 
         Raises:
-            AssertionError: it does other work.
+            AssertionError: the difference is larger, so the peer does other work.
         """
         count = len(self._op.schema.mutated)
         want = self._want[count:] if results else self._want[:count]

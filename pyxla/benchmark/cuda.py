@@ -1,4 +1,4 @@
-"""A GPU as a device to measure on: events around the replay of a CUDA graph, on memory of torch's or of CuPy's."""
+"""A GPU as a device to measure on: events around the replay of a CUDA graph, in torch's or CuPy's memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MATRIX = 8192
 
 
 def cuda_device() -> TorchCudaDevice | CupyCudaDevice:
-    """The GPU through a torch that has CUDA, which the peers need too; else through CuPy.
+    """The GPU through torch if it has CUDA, which the peers need too; else through CuPy.
 
     Raises:
         PyxlaError: no GPU, or neither torch with CUDA nor CuPy.
@@ -32,7 +32,7 @@ def cuda_device() -> TorchCudaDevice | CupyCudaDevice:
 
 @dataclass(frozen=True, eq=False)
 class _Replay:
-    """A captured graph and what was captured, whose memory it reads and writes whenever it is replayed."""
+    """A captured graph, and the launches that were captured, whose memory each replay reads and writes."""
 
     replay: Callable[[], None]
     launches: Sequence[Callable[[int], None]]
@@ -42,24 +42,24 @@ class _Replay:
 
 
 class Lead:
-    """How often other data is written before a call, so that the call waits for nothing but the GPU.
+    """How often other data is written before a call, so that the call waits only for the GPU.
 
-    While the GPU writes, the host is ahead with what follows. Once is enough, unless the call takes the host longer, as
-    some peers' Python does; or has it wait for the GPU, for which no writes are enough.
+    While the GPU writes, the host gets ahead and enqueues the call. One write is enough, unless the call takes the host
+    longer, as some peers' Python does. If the call makes the host wait for the GPU, no number of writes is enough.
     """
 
     most = 16  # 1 ms on an H200
 
     def __init__(self) -> None:
-        # A call that is done with takes its operands along.
+        # Weak keys: a call that is no longer used must not keep its operands alive.
         self._writes: weakref.WeakKeyDictionary[Callable[[], Any], int] = weakref.WeakKeyDictionary()
 
     def seconds(self, call: Callable[[], Any], sample: Callable[[int], tuple[float, bool]]) -> float:
-        """A sample of a call, taken again with twice the writes where the host was not ahead.
+        """A sample of a call, repeated with twice the writes if the host was not ahead.
 
         Args:
-            call: what is timed.
-            sample: makes the call behind so many writes; returns its seconds, and whether the host was ahead.
+            call: the call that is timed.
+            sample: makes the call after this many writes; returns its seconds, and whether the host was ahead.
         """
         while True:
             writes = self._writes.get(call, 1)
@@ -70,7 +70,7 @@ class Lead:
 
 
 class _CudaDevice:
-    """What both share; the attributes are those of HostDevice."""
+    """What both devices share; the attributes are those of HostDevice."""
 
     platform, kind = "CUDA", "cuda"
     step_seconds, step_bytes = 0.002, 8 << 30
@@ -103,7 +103,7 @@ class TorchCudaDevice(_CudaDevice):
         return tensor.contiguous().to(self.peers)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Memory whose bytes are ones: NaN in every float dtype, so that an element that nobody writes shows."""
+        """Memory with all bits set: NaN in every float dtype, so that an element that is not written is detected."""
         made = torch.empty(tuple(shape), dtype=dtype, device=self.peers)
         made.reshape(-1).view(torch.uint8).fill_(0xFF)
         return made
@@ -113,7 +113,7 @@ class TorchCudaDevice(_CudaDevice):
         return array
 
     def run(self, launch: Callable[[int], None]) -> None:
-        """Makes a raw call and waits for it: so that what a kernel's first launch does is not captured."""
+        """Makes a raw call and waits for it, so that the work of a kernel's first launch is not captured later."""
         launch(torch.cuda.current_stream().cuda_stream)
         torch.cuda.synchronize()
 
@@ -127,7 +127,7 @@ class TorchCudaDevice(_CudaDevice):
         return _Replay(graph.replay, launches)
 
     def seconds(self, call: Callable[[], Any], *, cold: bool) -> float:
-        """GPU time from before a call to behind it; `cold`: with other data in L2 than its own."""
+        """Seconds of GPU time that a call takes; `cold`: with other data in the L2 cache."""
 
         def sample(writes: int) -> tuple[float, bool]:
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -160,7 +160,7 @@ class TorchCudaDevice(_CudaDevice):
 
 
 class CupyCudaDevice(_CudaDevice):
-    """The GPU where torch has no CUDA: CuPy's memory, and a stream of its own."""
+    """The GPU if torch has no CUDA: CuPy's memory, and a separate stream."""
 
     peers = None
 
@@ -185,7 +185,7 @@ class CupyCudaDevice(_CudaDevice):
         return buffer
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Buffer:
-        """Memory whose bytes are ones: NaN in every float dtype, so that an element that nobody writes shows."""
+        """Memory with all bits set: NaN in every float dtype, so that an element that is not written is detected."""
         size = math.prod(shape) * dtype.itemsize
         memory = self._memory(size)
         if size:
@@ -242,7 +242,7 @@ class CupyCudaDevice(_CudaDevice):
         return copy, 2 * _COPY_BYTES, f"a copy of {_COPY_BYTES >> 20} MiB by CUDA"
 
     def matrix_rate(self) -> tuple[Callable[[], Any], int, str]:
-        """As HostDevice.matrix_rate; CuPy has no product of bfloat16, float16 is as fast."""
+        """As HostDevice.matrix_rate; CuPy has no bfloat16 product, and float16 is as fast."""
         a, b = (self._cupy.random.standard_normal((_MATRIX, _MATRIX), dtype="float32").astype("float16") for _ in "ab")
         out = self._cupy.empty_like(a)
         self._cupy.cuda.runtime.deviceSynchronize()

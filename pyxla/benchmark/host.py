@@ -12,22 +12,22 @@ from typing import Any
 
 import torch
 
-# Where the system does not say how large its last-level cache is.
+# Used if the system does not report the size of its last-level cache.
 _CACHE_BYTES = 64 << 20
 
 
 class HostDevice:
-    """Handlers of platform Host on torch's CPU tensors, by the clock.
+    """Calls handlers of platform Host on torch's CPU tensors, and times them by the clock.
 
     Attributes:
-        platform: whose handlers it calls.
+        platform: the platform of the handlers.
         kind: "cpu".
         how: how it makes raw calls, for the record.
         peers: torch's device for the peers, if torch has one.
-        without_peers: why it has none.
-        about: what tells one machine from another.
+        without_peers: why torch has none.
+        about: the properties that identify the machine.
         cold: how caches are made cold, for the record.
-        step_seconds: how long a step of several calls should take, so that its start does not count.
+        step_seconds: how long a step of several calls should take, so that its start-up does not matter.
         step_bytes: how much memory the arguments of a step may take.
     """
 
@@ -52,7 +52,7 @@ class HostDevice:
         return tensor.clone(memory_format=torch.contiguous_format)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Memory whose bytes are ones: NaN in every float dtype, so that an element that nobody writes shows."""
+        """Memory with all bits set: NaN in every float dtype, so that an element that is not written is detected."""
         made = torch.empty(tuple(shape), dtype=dtype)
         made.reshape(-1).view(torch.uint8).fill_(0xFF)
         return made
@@ -75,7 +75,7 @@ class HostDevice:
         return call
 
     def seconds(self, call: Callable[[], Any], *, cold: bool) -> float:
-        """How long a call takes; `cold`: with other data in the caches than its own."""
+        """Seconds that a call takes; `cold`: with other data in the caches."""
         if cold:
             self.write_other_data()
         start = time.perf_counter()
@@ -83,7 +83,7 @@ class HostDevice:
         return time.perf_counter() - start
 
     def write_other_data(self) -> None:
-        """What makes the caches cold. Its own time is no kernel's: it tells a slower machine from a slower kernel."""
+        """Makes the caches cold. Its own time depends on no kernel, so it shows whether the machine is slower."""
         self._other_data.fill_(1)
 
     def copy_rate(self) -> tuple[Callable[[], Any], int, str]:
@@ -102,7 +102,7 @@ class HostDevice:
 
 
 def cpu_name() -> str:
-    """What the system calls the processor."""
+    """The system's name for the processor."""
     names = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return names[0].strip() if names else platform.machine()
 

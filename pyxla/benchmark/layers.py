@@ -1,8 +1,8 @@
-"""The layers of a bench: what is timed side by side. Preparing a layer checks its numbers: a wrong one never exists.
+"""The layers of a bench, which are timed in turns. Preparing a layer checks its numbers, so a wrong one never exists.
 
-"raw" is one call of the handler with cold caches. In "raw step" and "xla step" several calls follow each other, the one
-through ctypes, the other in a compiled XLA graph; what a step of one call costs more than a call is taken off. There
-each call gets the result of the one before, where a result fits an operand, and caches are as that leaves them.
+"raw" is one call of the handler with cold caches. In "raw step" and "xla step" several calls follow each other, in the
+first through ctypes, in the second in a compiled XLA graph; the fixed cost of a step, known from a step of one call, is
+subtracted. Each call gets the result of the call before, if a result fits an operand, and the caches as that left them.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Single:
     """A layer whose calls are timed one at a time, with cold caches.
 
     Attributes:
-        name: as the table has it.
+        name: its name in the table.
         how: how it is called, for the record.
-        device: what it runs on, HostDevice or one of cuda.py.
+        device: the device that it runs on, HostDevice or one of cuda.py.
         call: one call.
-        seconds: what was measured so far.
+        seconds: the samples so far.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Single:
 
     @property
     def caches(self) -> str:
-        """What the caches hold when a call begins."""
+        """The state of the caches when a call begins."""
         return "cold"
 
     def samples(self) -> list[float]:
@@ -67,13 +67,13 @@ class Single:
 
 @dataclass
 class Step:
-    """A layer of which a step of several calls is timed, and one of a single call.
+    """A layer for which a step of several calls and a step of one call are timed.
 
     Attributes:
         name, how: as in Single.
-        clock: seconds that a call of what it is given takes.
-        one, many: the two steps.
-        calls: calls of `many`.
+        clock: takes a function, and returns the seconds that a call of it takes.
+        one, many: the step of one call, and the step of several.
+        calls: number of calls in `many`.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Step:
 
     def measure(self) -> None:
         """Takes one sample of each step."""
-        # The first call behind another layer's finds even Python's own code out of the caches.
+        # Not counted: after another layer, even Python's own code is no longer in the caches.
         self.clock(self.one)
         self._one.append(self.clock(self.one))
         self._many.append(self.clock(self.many))
@@ -98,15 +98,15 @@ class Step:
         return "as the call before leaves them"
 
     def samples(self) -> list[float]:
-        """Seconds of a call, one per round, without what a step costs whatever its length."""
+        """Seconds of a call, one per round, without the fixed cost of a step."""
         one, many = statistics.median(self._one), statistics.median(self._many)
-        # many = start + calls * call, one = start + call. A single step's noise may exceed its calls: never below none.
+        # many = start + calls * call, one = start + call. Noise may make `start` too large: times stay above 0.
         start = min(max(0.0, (one * self.calls - many) / (self.calls - 1)), one)
         return [max(time - start, 0.01 * time) / self.calls for time in self._many]
 
 
 def chained_operand(op: CustomOp, arguments: Arguments, results: Sequence[Any]) -> tuple[str, int] | None:
-    """The operand that the next call of a step takes from the one before, and which result it is; None if none fits."""
+    """The operand that a call in a step takes from the call before, and the number of that result; None: none fits."""
     if op.schema.mutated:
         return None
     for index, result in enumerate(results):
@@ -118,9 +118,9 @@ def chained_operand(op: CustomOp, arguments: Arguments, results: Sequence[Any]) 
 
 
 def step_calls(op: CustomOp, arguments: Arguments, results: Sequence[Any], seconds: float, device: Any) -> int:
-    """How many calls a step has: enough that its start does not count.
+    """How many calls a step has: enough that its start-up does not matter.
 
-    Calls that do not depend on each other have operands of their own: XLA would make two equal calls one. Then memory
+    Calls that do not depend on each other have separate operands, because XLA would merge two equal calls. Then memory
     is a limit too.
     """
     wanted = min(max(4, math.ceil(device.step_seconds / max(seconds, 1e-9))), _MOST_CALLS)
@@ -131,19 +131,19 @@ def step_calls(op: CustomOp, arguments: Arguments, results: Sequence[Any], secon
 
 
 class Raw:
-    """Raw calls of an op on memory of the device's.
+    """Raw calls of an op in the device's memory.
 
     Attributes:
         results: the op's results without data, for their shapes and dtypes.
-        chained: as chained_operand.
-        error: worst error of the call that was checked, as a share of what is allowed.
+        chained: what chained_operand returns.
+        error: worst error of the call that was checked, as a share of the allowed error.
     """
 
     def __init__(self, op: CustomOp, arguments: Arguments, device: Any, expected: Expected):
         """Makes one call and checks its numbers.
 
         Raises:
-            AssertionError: they are wrong.
+            AssertionError: the numbers are wrong.
             PyxlaError: the handler's own error.
         """
         self._op, self._arguments, self._device = op, arguments, device
@@ -176,7 +176,7 @@ class Raw:
         if self.chained is None:
             own = [self._launch(self._copies(), self._empties()) for _ in range(calls - 1)]
             return [self._first, *own]
-        # The first call reads the bench's own operand in every step; the others take turns with two results.
+        # The first call reads the bench's own operand in every step; the others alternate between two results.
         name, index = self.chained
         turns = [self._outputs, self._empties()]
         others = [self._launch({**self._operands, name: turns[turn][index]}, turns[1 - turn]) for turn in range(2)]
@@ -193,7 +193,7 @@ class Raw:
 
 
 def warm_up(layer: Single | Step) -> float:
-    """Makes a few calls whose times do not count; returns the shortest."""
+    """Makes a few calls whose times do not count; returns the shortest time, in seconds."""
     for _ in range(WARM_UP):
         layer.measure()
     shortest = min(layer.samples())

@@ -1,4 +1,4 @@
-"""The layers of what a user would take instead: torch eagerly, torch.compile with inductor, other libraries."""
+"""The layers of the peers, which a user would use instead: eager torch, torch.compile with inductor, and libraries."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def peer_names(bench: Bench) -> list[str]:
 def peer_layer(
     op: CustomOp, bench: Bench, name: str, arguments: Arguments, device: Any, expected: Expected
 ) -> Single | Skipped:
-    """One of them, on its own copies of the arguments; one that cannot be had, or does other work, is skipped."""
+    """The layer of a peer, with its own copies of the arguments; a peer that fails or does other work is skipped."""
     if name == COMPILED and bench.reads_lengths:
-        return Skipped(name, "the peer reads lengths on the host: no one graph")
+        return Skipped(name, "the peer reads lengths on the host: not one graph")
     if device.peers is None or (name in bench.others and device.kind != "cuda"):
         return Skipped(name, device.without_peers or "for CUDA only")
     own = {n: device.copy(v) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
@@ -37,7 +37,7 @@ def peer_layer(
     except ImportError as error:
         return Skipped(name, f"not installed: {error}")
     except Exception as error:
-        # Whatever it is: the peer is not what is on trial here.
+        # Any error: this is not a test of the peer.
         return Skipped(name, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
     return Single(name, "called by Python", device, call)
 

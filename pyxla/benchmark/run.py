@@ -1,4 +1,4 @@
-"""One run: the device's own rates, then each bench, its layers timed in turns."""
+"""One run: the device's own rates, then each bench, with its layers timed in turns."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from pyxla.errors import ArgumentError, LibraryError, PyxlaError
 from pyxla.torch_ops.custom_op import CustomOp
 from pyxla.torch_ops.implementation import Implementation
 
-# Of the document that a run is kept in. Another number: what reads it must change.
+# The version of the document of a run. When it changes, the code that reads a document must change too.
 SCHEMA = 1
 LAYERS = ("raw", "xla", "peers")
 _RATE_ROUNDS = 10
 
-# Rates that are measured.
+# The number of rates that are measured.
 RATES = 2
 
 Tell = Callable[[str], None]
@@ -37,7 +37,7 @@ Rates = dict[str, dict[str, Any]]
 
 
 def steps_of(bench: Bench, layers: Sequence[str], rounds: int, implementations: int = 0) -> int:
-    """How often `measure` tells what it does: for a progress bar."""
+    """How often `measure` calls `tell`, for a progress bar."""
     return 1 + _prepared(bench, layers, implementations) + rounds
 
 
@@ -47,7 +47,7 @@ def _prepared(bench: Bench, layers: Sequence[str], implementations: int) -> int:
 
 
 def environment(device: Any) -> dict[str, Any]:
-    """What a run's figures belong to: date, device, versions, and what else the machine was doing."""
+    """The circumstances of a run's figures: date, device, versions, and the load of the machine."""
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     for name in ("pyxla", "torch_xla", "flashinfer-python"):
         try:
@@ -64,12 +64,12 @@ def environment(device: Any) -> dict[str, Any]:
 
 
 def rates(device: Any, tell: Tell, before: Rates | None = None) -> Rates:
-    """What the device reaches: bytes per second of a large copy, operations per second of a matrix product.
+    """The device's rates: bytes per second of a large copy, operations per second of a matrix product.
 
     Args:
         device: HostDevice or one of cuda.py.
         tell: as for `measure`, called RATES times.
-        before: what an earlier call returned. It is measured before and after all else; the better one counts.
+        before: the result of an earlier call. Rates are measured before and after all benches; the higher one counts.
     """
     found: Rates = {}
     for name, make in (("copy", device.copy_rate), ("matrix", device.matrix_rate)):
@@ -78,7 +78,7 @@ def rates(device: Any, tell: Tell, before: Rates | None = None) -> Rates:
         times = [device.seconds(call, cold=False) for _ in range(3 + _RATE_ROUNDS)][3:]
         measured = [*(before[name]["measured"] if before else ()), amount / statistics.median(times)]
         found[name] = {"per_second": max(measured), "measured": measured, "what": what}
-        # The memory that it took is the next one's.
+        # The next rate needs the memory.
         del call
         gc.collect()
     return found
@@ -94,18 +94,18 @@ def measure(
     tell: Tell,
     implementations: Sequence[Implementation] = (),
 ) -> dict[str, Any]:
-    """Checks one bench and times its layers in turns; a layer of ours with wrong numbers is refused.
+    """Checks one bench and times its layers in turns; a layer of pyxla's with wrong numbers is refused.
 
     Args:
-        op, bench: what to measure.
-        device: where, HostDevice or one of cuda.py.
-        layers: those of LAYERS to time. The raw call is checked in any case.
+        op, bench: the op and its bench.
+        device: HostDevice or one of cuda.py.
+        layers: those of LAYERS to time. The raw call is always checked.
         rounds: samples of each layer.
         tell: called with what is done next, `steps_of` times.
-        implementations: of the op, whose layers are timed beside its own: "triton raw" beside "raw".
+        implementations: implementations of the op whose layers are timed too: "triton raw" next to "raw".
 
     Returns:
-        The record of the bench: JSON.
+        The record of the bench, ready for JSON.
     """
     tell("input and reference")
     torch._dynamo.reset()
@@ -117,7 +117,7 @@ def measure(
         "bytes": int(bench.bytes(arguments)),
         "operations": int(bench.operations(arguments)),
         "layers": [],
-        # The same write in every run: how fast the machine was meanwhile.
+        # The reference run: the same write in every run shows how fast the machine was.
         "control": [],
     }
     try:
@@ -172,7 +172,7 @@ def _implementation_layers(
     layers: Sequence[str],
     tell: Tell,
 ) -> Iterable[Single | Step | Skipped | dict]:
-    """The op's own layers, of an implementation and under its name, after its numbers were compared too."""
+    """The layers of an implementation, with its name before theirs, after its numbers were compared."""
     name = implementation.name.partition(".")[2]
     try:
         raw = Raw(implementation, arguments, device, expected)
@@ -181,7 +181,7 @@ def _implementation_layers(
     except (AssertionError, PyxlaError) as error:
         for layer in sorted({"raw", "xla"} & set(layers)):
             tell(f"{name} {layer}: not timed")
-        # What it does not take is no mistake of its.
+        # It is no error that the implementation does not take these arguments.
         why = "skipped" if isinstance(error, ArgumentError) else "refused"
         yield {"name": f"{name} raw", why: _first_line(error)}
         return

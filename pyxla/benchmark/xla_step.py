@@ -1,4 +1,4 @@
-"""The layer "xla step": an op's calls in one graph that torch.compile(backend="openxla") made."""
+"""The layer "xla step": an op's calls in one graph, compiled with torch.compile(backend="openxla")."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ NAME = "xla step"
 def xla_step(
     op: CustomOp, arguments: Arguments, chained: tuple[str, int] | None, calls: int, expected: Expected
 ) -> Step | Skipped:
-    """Compiles a step of one call, compares its numbers, and one of `calls`, whose custom calls are counted.
+    """Compiles a step of one call, whose numbers are compared, and a step of `calls`, whose custom calls are counted.
 
     Args:
         op, arguments: the op and its arguments, CPU tensors.
-        chained: as layers.chained_operand.
-        calls: of the longer step.
-        expected: what the first one must compute.
+        chained: what layers.chained_operand returned.
+        calls: number of calls in the longer step.
+        expected: what the step of one call must compute.
 
     Raises:
-        AssertionError: wrong numbers, or XLA has made other calls of them.
+        AssertionError: wrong numbers, or XLA compiled another number of calls.
         PyxlaError: the handler's own error.
     """
     try:
@@ -83,7 +83,7 @@ def _compile(
             results = results if isinstance(results, tuple) else () if results is None else (results,)
             if chained is not None:
                 current[chained[0]] = results[chained[1]]
-            # What nobody reads XLA leaves out: of calls that do not depend on each other all results are kept.
+            # XLA drops a call whose results nobody reads, so all results of independent calls are kept.
             kept = [*kept, results] if len(tensors) > 1 else [results]
         return tuple(tensor for results in kept for tensor in results)
 

@@ -1,11 +1,11 @@
 """The checks that every op passes, for its test file: `@pytest.mark.parametrize("check", testing.CHECKS)`.
 
 A case is run lazily on XLA tensors, compiled with backend "openxla", and on CPU tensors; numbers are compared with the
-reference in float64. Each check records what it saw; `devtool test` shows the records as a table.
+reference in float64. Each check leaves a record; `devtool test` shows the records as a table.
 
-pytest needs `-p pyxla.pytest_plugin`, which `devtool test` passes: it sets the device (`--device cpu|cuda`), lets XLA
+pytest needs `-p pyxla.pytest_plugin`, which `devtool test` passes: it sets the device (`--device cpu|cuda`), makes XLA
 dump its modules, and writes the records (`--pyxla-records FILE`); `--raw` keeps only `check_raw`. It marks as `slow`
-the checks of CHECKS_OF_A_FORM for a case whose form of call an earlier case of the op has.
+the checks of CHECKS_OF_A_FORM for a case if an earlier case of the op has the same form of call.
 """
 
 from pyxla.hlo.dump import compilations

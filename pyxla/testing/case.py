@@ -1,4 +1,4 @@
-"""The inputs of an op that its tests and benchmarks share."""
+"""The inputs on which an op is tested."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Case:
-    """One input of an op, shared by tests and benchmarks.
+    """One tested input of an op.
 
     Attributes:
         name: short, for the test's id: "bf16-3x1000".
         why: the reason for this size or these values.
         build: makes the arguments by name, CPU tensors, from a seeded generator.
-        peer: torch's own computation of the same arguments in the same dtype, if it has one: the op's root mean
-            square error may be 1.5 times the peer's.
-        roundings: how many float32 roundings of a row's largest value the result may carry beside its own rounding.
-        cuda_roundings: the same for a result of 16 bits that a GPU computes, whose kernel on tensor cores rounds to as
-            many on its way; None: as many as elsewhere.
+        peer: the same computation by torch in the same dtype, if torch has it: the op's root mean square error may be
+            1.5 times the peer's.
+        roundings: how many float32 roundings of a row's largest value the error may have besides the result's own
+            rounding.
+        cuda_roundings: the same for a 16-bit result from a GPU, whose kernel on tensor cores also rounds intermediate
+            values to 16 bits; None: as `roundings`.
         cuda_size: True if only the CUDA kernel treats these sizes differently: on the CPU, `devtool test` runs only
             check_raw for the case, and `devtool test --all` every test.
     """
@@ -45,7 +46,7 @@ class Case:
         return self.name
 
     def roundings_of(self, result: torch.Tensor, device_type: str) -> int:
-        """The roundings that a result may carry, computed on "CUDA" or another device."""
+        """The roundings that are allowed for a result, computed on "CUDA" or another device."""
         on_tensor_cores = device_type == "CUDA" and result.dtype.itemsize == 2
         return self.roundings if self.cuda_roundings is None or not on_tensor_cores else self.cuda_roundings
 
@@ -54,9 +55,10 @@ class Case:
         return self.build(torch.Generator().manual_seed(seed))
 
     def form(self) -> tuple:
-        """What of the arguments torch and XLA treat differently; the rest (lengths, values) only the kernel sees.
+        """The properties of the arguments that matter to torch and XLA; others (lengths, values) matter to the kernel.
 
-        Of a tensor: its dtype, its rank, and whether it is empty. Of the others: which are None, and what a flag says.
+        For a tensor: its dtype, its rank, and whether it is empty. For other arguments: None, the value of a flag, or
+        the type.
         """
         return tuple((name, _form(value)) for name, value in self.arguments().items())
 
@@ -92,13 +94,13 @@ class BadInput:
 
 
 def cases_of(op: CustomOp) -> list[Case]:
-    """The cases of an op, from the cases.py of its folder: CASES, or <OP>_CASES of a further op of the folder.
+    """The cases of an op, from the cases.py of its folder: CASES, or <OP>_CASES for a further op of the folder.
 
     Args:
-        op: what `pyxla.find_op` returns.
+        op: an op or implementation, from `pyxla.find_op`.
 
     Returns:
-        Its cases; of an implementation those of the op that it takes; none where there is no such list.
+        Its cases; for an implementation the cases of the op that it takes; empty if there is no such list.
 
     Raises:
         ModuleNotFoundError: there is no cases.py.
@@ -110,5 +112,5 @@ def cases_of(op: CustomOp) -> list[Case]:
 
 
 def cases_name(op: CustomOp) -> str:
-    """What the list of an op's cases is called."""
+    """The name of the list of an op's cases."""
     return "CASES" if op.name == op.library else f"{op.name.upper()}_CASES"

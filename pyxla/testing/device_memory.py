@@ -1,7 +1,7 @@
-"""One direct call of an op on copies of CPU tensors, in memory of the CPU or of CuPy.
+"""One raw call of an op on copies of CPU tensors, in CPU memory or in CuPy's.
 
-Each array on the GPU is a separate allocation and no slice of a pool, so that compute-sanitizer detects an access past
-its end. Results start as bytes of ones, NaN in every float dtype, so that an element that was not written shows.
+Each array on the GPU is a separate allocation, not a slice of a pool, so that compute-sanitizer detects an access past
+its end. Results start with all bits set, NaN in every float dtype, so that an element that is not written is detected.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def call_raw(op: CustomOp, arguments: dict[str, Any], platform: str) -> tuple[to
 
     Args:
         op: the op.
-        arguments: by name, tensors of any strides; they are left as they are.
+        arguments: by name, tensors of any strides; they are not changed.
         platform: "Host" or "CUDA".
 
     Raises:

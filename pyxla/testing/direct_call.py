@@ -1,8 +1,8 @@
-"""Calls an op's handler through ctypes, with no XLA in between: with the call frame that XLA would hand to it.
+"""Calls an op's handler through ctypes, without XLA, with the call frame that XLA would pass to it.
 
-What goes wrong here is wrong in the op's folder (kernel, launch, handler); what goes wrong only under XLA is wrong on
-its way there (lowering, registration, aliasing). The call can be captured in a CUDA graph. Why the handler and not the
-launch function behind it: each op has its own C++ arguments there, which Python would have to mirror one by one.
+An error here is in the op's folder (kernel, launch, handler); an error that occurs only under XLA is on the way there
+(lowering, registration, aliasing). The call can be captured in a CUDA graph. Why not the launch function that the
+handler calls: it has other C++ arguments in each op, which Python would have to mirror one by one.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Buffer:
     """Memory that a handler reads or writes.
 
     Attributes:
-        pointer: address of the first element, of the platform's memory.
-        shape, dtype: of the dense, row-major array there.
-        owner: kept alive as long as the call is.
+        pointer: address of the first element, in the platform's memory.
+        shape, dtype: shape and dtype of the dense, row-major array there.
+        owner: the owner of the memory, which the call keeps alive.
     """
 
     pointer: int
@@ -53,16 +53,16 @@ def prepare(
     workspace: torch.Tensor | Buffer | None = None,
     library: Library | None = None,
 ) -> Callable[[int], None]:
-    """One call, made ready; it may be made any number of times.
+    """Prepares one call, which may then be made any number of times.
 
     Args:
         op: the op.
-        arguments: by name; its tensors are contiguous CPU tensors (platform "Host"), CUDA tensors, or Buffers.
-        results: what the handler writes, without the arguments that it updates in place; as the op's fake function
-            returns them.
+        arguments: by name; tensors are contiguous CPU tensors (platform "Host"), CUDA tensors, or Buffers.
+        results: memory for the results as the op's fake function returns them, without the arguments that are updated
+            in place.
         platform: "Host" or "CUDA".
-        workspace: op.workspace_bytes of memory; made if it is None and the op's operands are tensors.
-        library: the library to take the handler from; found as for any call if it is None.
+        workspace: op.workspace_bytes of memory; allocated if it is None and the op's operands are tensors.
+        library: the library with the handler; None: the one that `find_library` finds.
 
     Returns:
         A function that takes a CUDA stream (its address; 0 is the default one) and calls the handler. It raises
@@ -89,7 +89,7 @@ def prepare(
 
 
 def _without_data(op: CustomOp, values: tuple, operands: list[Buffer | None]) -> tuple:
-    """The arguments with a meta tensor in the place of each operand."""
+    """The arguments with a meta tensor in place of each operand."""
     metas = list(values)
     for argument, operand in zip(op.schema.tensors, operands, strict=True):
         if operand is not None:
@@ -100,7 +100,7 @@ def _without_data(op: CustomOp, values: tuple, operands: list[Buffer | None]) ->
 def _result_buffers(
     op: CustomOp, expected: tuple, results: Sequence[torch.Tensor | Buffer], platform: str
 ) -> list[Buffer]:
-    """The memory of the results; raises ArgumentError unless it has the shapes and dtypes of the fake function's."""
+    """The memory of the results; raises ArgumentError unless shapes and dtypes are those of the fake function."""
     if len(results) != len(expected):
         raise ArgumentError(mismatch(op.name, "results", f"{len(expected)} results", len(results)))
     buffers = [_buffer(op, f"result {index}", result, platform) for index, result in enumerate(results)]
@@ -120,14 +120,14 @@ def _workspace(op: CustomOp, values: tuple, size: int) -> torch.Tensor:
 
 
 def in_order(op: CustomOp, arguments: dict[str, Any]) -> tuple:
-    """All arguments of a call, with the defaults of those that are not there.
+    """All arguments of a call in order, with defaults for those that are missing.
 
     Args:
         op: the op.
         arguments: by name.
 
     Raises:
-        ArgumentError: one is missing, or is none of the op's.
+        ArgumentError: an argument without default is missing, or the op has no argument of a name.
     """
     names = [argument.name for argument in op.schema.arguments]
     if not set(names) - set(op.schema.defaults) <= set(arguments) <= set(names):
@@ -136,7 +136,7 @@ def in_order(op: CustomOp, arguments: dict[str, Any]) -> tuple:
     return op.schema.bind((), arguments)
 
 
-# Memory of the host that is pinned a GPU reads too.
+# A GPU also reads pinned memory of the host.
 _DEVICES = {"Host": ("cpu",), "CUDA": ("cuda", "cpu")}
 
 
@@ -153,7 +153,7 @@ def _buffer(op: CustomOp, name: str, value: torch.Tensor | Buffer, platform: str
 
 
 def _handler(op: CustomOp, platform: str, library: Library) -> int:
-    """Address of the handler that executes."""
+    """Address of the handler's execute stage."""
     if platform == "CUDA":
         for gpu in cuda_plugin.gpus():
             check_architecture(library, gpu.capability)
@@ -168,7 +168,7 @@ def _handler(op: CustomOp, platform: str, library: Library) -> int:
 
 
 class _Call:
-    """A call frame and all that it points to."""
+    """A call frame and everything that it points to."""
 
     def __init__(
         self,
@@ -233,7 +233,7 @@ class _Call:
         return ffi_c_api.Attributes.of(len(made), self._types(types), self._list(names), self._list(values))
 
     def _attribute(self, kind: str, value: Any) -> tuple[int, int]:
-        """Type and address, as pyxla.lowering.stablehlo.attribute writes it for XLA."""
+        """Type and address of an attribute, in the form that pyxla.lowering.stablehlo.attribute writes for XLA."""
         if kind == "str":
             return ffi_c_api.STRING, self._keep(ffi_c_api.ByteSpan.of(value))
         if kind == "bool":
@@ -249,7 +249,7 @@ class _Call:
         return ffi_c_api.ARRAY, self._keep(ffi_c_api.Array(code, len(items), data))
 
 
-# The functions of the API that a handler calls. An error is a number that stands for its text.
+# The functions of the API that a handler calls. An error is a number, the key of its text.
 _errors: dict[int, str] = {}
 _errors_lock = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""The checks of one case: of the numbers, against the reference in float64, and of what XLA compiled.
+"""The checks of one case: they compare numbers with the reference in float64, and inspect what XLA compiled.
 
 A case is run lazily on XLA tensors, compiled with backend "openxla", and on CPU tensors. Each check leaves a record.
 """
@@ -27,7 +27,7 @@ from pyxla.testing.device_memory import call_raw
 from pyxla.testing.tolerance import WorstElement, worst_element
 from pyxla.torch_ops.custom_op import CustomOp
 
-#: What the checks of the running test saw; the plugin takes them out after each test.
+#: The records of the running test's checks; the plugin removes them after each test.
 RECORDS: list[dict[str, Any]] = []
 
 _OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
@@ -48,14 +48,14 @@ def check_compiled(op: CustomOp, case: Case) -> None:
         arguments = case.arguments()
         torch._dynamo.reset()
         with warnings.catch_warnings():
-            # Of CPU tensors openxla makes a graph that runs without XLA, and warns each time.
+            # For CPU tensors openxla makes a graph that runs without XLA, and warns each time.
             warnings.filterwarnings("ignore", message="Found tensor with shape")
             got = _outputs(op, arguments, compiled(arguments))
         _note(record, _compare(op, case, got, _expected(op, case, 0)))
 
 
 def check_hlo(op: CustomOp, case: Case) -> None:
-    """One custom call in the lowered module, typed FFI, row-major operands; in-place arguments without a copy."""
+    """The lowered module has one custom call, typed FFI, with row-major operands; updates in place need no copy."""
     with _recorded(op, case, "hlo"):
         import torch_xla
 
@@ -63,7 +63,7 @@ def check_hlo(op: CustomOp, case: Case) -> None:
         results = _outputs(op, arguments, op(**arguments))
         calls = hlo_text.custom_calls(hlo.lowered(list(results)), op.target)
         if not calls and device_type() == "CUDA" and not any(t.numel() for t in results):
-            return  # On CUDA a result without elements is a constant already.
+            return  # On CUDA a result without elements is already a constant.
         assert len(calls) == 1, f"{op.name}: expected one custom call {op.target} in the HLO, got {len(calls)}"
         assert calls[0].api_version == "API_VERSION_TYPED_FFI"
         for shape in calls[0].operands:
@@ -71,12 +71,12 @@ def check_hlo(op: CustomOp, case: Case) -> None:
             order = [int(d) for d in layout[1].split(",")] if layout and layout[1] else []
             assert order == sorted(order, reverse=True), f"{op.name}: expected row-major operands, got {shape}"
         mutated = [arguments[a.name] for a in op.schema.mutated]
-        # XLA drops a call without elements and copies a constant for a result without, torch_xla never donates the
-        # buffer of a scalar, and XLA may swap donated buffers of one size, with a copy of each.
+        # XLA drops a call without elements and copies a constant for a result without elements, torch_xla never donates
+        # the buffer of a scalar, and XLA may swap donated buffers of one size, with a copy of each.
         in_place = all(t.dim() for t in mutated) and all(t.numel() for t in results)
         in_place = in_place and len({t.nbytes for t in mutated}) == len(mutated)
         if mutated and in_place:
-            # XLA writes no module for a graph that its cache holds.
+            # XLA writes no module for a cached graph.
             with dump.private_compilations(), hlo.optimized_modules() as modules:
                 torch_xla.sync(wait=True)
             check_in_place(op, modules, len(op.schema.mutated))
@@ -85,7 +85,7 @@ def check_hlo(op: CustomOp, case: Case) -> None:
 def check_in_place(op: CustomOp, modules: list[str], count: int) -> None:
     """The module with the op's call aliases `count` inputs with outputs and copies nothing.
 
-    A module that a cache already held is not among `modules`: then there is nothing to see and the check fails.
+    `modules` does not contain a cached module; if it does not contain the op's, the check fails.
     """
     own = [text for text in modules if hlo_text.custom_calls(text, op.target)]
     assert own, f"{op.name}: expected an optimised module with {op.target}, got none of {len(modules)}"
@@ -105,7 +105,7 @@ def check_cpu(op: CustomOp, case: Case) -> None:
 
 
 def check_raw(op: CustomOp, case: Case) -> None:
-    """The op's handler called through ctypes, without XLA: CPU memory, or memory of CuPy's on a GPU."""
+    """The op's handler called through ctypes, without XLA, on CPU memory, or on CuPy's memory on a GPU."""
     with _recorded(op, case, "raw") as record:
         platform = platform_of(requested_device())
         for seed in (0, 1):
@@ -126,15 +126,15 @@ def check_opcheck(op: CustomOp, case: Case) -> None:
 
 #: The checks for every case of an op.
 CHECKS = [check_lazy, check_compiled, check_hlo, check_raw, check_cpu, check_opcheck]
-#: Those that see how a call travels, not what the kernel computes: cases of one form of call (Case.form) are alike to
-#: them.
+#: The checks of how a call travels, not of what the kernel computes: cases with one form of call (Case.form) are alike
+#: for them.
 CHECKS_OF_A_FORM = [check_compiled, check_hlo, check_cpu, check_opcheck]
 
 
 def check_bad_input(op: CustomOp, bad: BadInput) -> None:
-    """The op refuses bad arguments on CPU and on XLA tensors with the same message, and the process goes on.
+    """The op refuses bad arguments on CPU and on XLA tensors with the same message, and the process continues.
 
-    What only the data shows a CUDA handler cannot refuse: there the call must end, and a test of the op's own says how.
+    A CUDA handler cannot refuse bad data: there the call need only end, and the op's own tests check its result.
     """
     for place in ("cpu", "xla"):
         arguments = bad.arguments() if place == "cpu" else _to_xla(bad.arguments())
@@ -157,7 +157,7 @@ def check_bad_input(op: CustomOp, bad: BadInput) -> None:
 
 
 def oracle(op: CustomOp, arguments: dict[str, Any]) -> tuple[torch.Tensor, ...]:
-    """The reference in float64: first the mutated arguments, then the results. `arguments` is left as it is."""
+    """The reference in float64: first the mutated arguments, then the results. `arguments` is not changed."""
     wide = {
         name: (value.clone().double() if value.is_floating_point() else value.clone())
         if isinstance(value, torch.Tensor)
@@ -169,7 +169,7 @@ def oracle(op: CustomOp, arguments: dict[str, Any]) -> tuple[torch.Tensor, ...]:
 
 @functools.lru_cache(maxsize=2)  # the seeds of one case: test files run all checks of a case before the next case
 def _expected(op: CustomOp, case: Case, seed: int) -> tuple[torch.Tensor, ...]:
-    """What `oracle` says of a case; whoever takes it leaves it as it is."""
+    """What `oracle` returns for a case; callers must not change it."""
     return oracle(op, case.arguments(seed))
 
 
@@ -239,7 +239,7 @@ def _synchronize(tensors: tuple[torch.Tensor, ...]) -> None:
 
 @contextmanager
 def _recorded(op: CustomOp, case: Case, check: str) -> Iterator[dict[str, Any]]:
-    """A record of the check: `test` is pytest's name of it, `problem` the first line of what it raised."""
+    """A record of the check: `test` is pytest's id of the test, `problem` the first line of the error."""
     test = os.environ.get("PYTEST_CURRENT_TEST", "").removesuffix(" (call)")
     record: dict[str, Any] = {"op": op.name, "case": case.name, "why": case.why, "check": check, "test": test}
     record["ok"] = False

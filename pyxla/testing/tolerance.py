@@ -10,12 +10,12 @@ __all__ = ["WorstElement", "compare", "worst_element"]
 
 
 class WorstElement(NamedTuple):
-    """The element whose error is the largest share of its tolerance; tuples compare in that order.
+    """The element whose error is the largest share of its tolerance; tuples compare by this share first.
 
     Attributes:
-        share: its error as a share of what is allowed there.
+        share: its error as a share of the allowed error.
         error: its distance from the reference.
-        allowed: the largest distance that it may have.
+        allowed: the largest distance that is allowed.
     """
 
     share: float = 0.0
@@ -26,7 +26,7 @@ class WorstElement(NamedTuple):
 def compare(
     where: str, got: torch.Tensor, want: torch.Tensor, *, roundings: int = 16, peer: torch.Tensor | None = None
 ) -> float:
-    """As `worst_element`, which says what is compared; returns the worst error as a share of what is allowed."""
+    """Like `worst_element`, but returns only the worst error as a share of the allowed error."""
     __tracebackhide__ = True  # pytest then shows the message and not this function
     return worst_element(where, got, want, roundings=roundings, peer=peer).share
 
@@ -36,19 +36,20 @@ def worst_element(
 ) -> WorstElement:
     """Raises AssertionError unless every element is right; returns the worst one.
 
-    An element may differ by one unit in the last place of its own value (a correctly rounded result differs by half of
-    one) and by `roundings` float32 roundings of the largest value in its row, for what is accumulated in float32.
+    An element may differ by one unit in the last place of its own value (a correctly rounded result differs by at most
+    half a unit) plus `roundings` float32 roundings of the largest value in its row, for accumulation in float32.
 
-    The error of a peer, torch's own op in the same dtype, is a second limit: the root mean square of ours may be 1.5
-    times the peer's, or one unit in the last place, which a lucky peer does not take away. Not the largest error: that
-    is one outlier, over forty seeds of one attention 0.7 to 1.9 times the peer's where the mean square was 0.9 to 1.15.
+    The error of a peer, torch's own op in the same dtype, sets a second limit: the root mean square error may be 1.5
+    times the peer's, or one unit in the last place if that is more, as a peer may be exact by luck. Why not the largest
+    error: that is one outlier, over forty seeds of one attention 0.7 to 1.9 times the peer's while the mean square was
+    0.9 to 1.15 times.
 
     Args:
         where: first words of the message.
         got: the result, any dtype.
         want: the reference's result, float64 (integers and bools must be equal).
         roundings: float32 roundings of a row's largest value.
-        peer: the peer's result. None, or one that is not finite where `want` is: no such limit.
+        peer: the peer's result. There is no such limit if it is None, or not finite where `want` is.
     """
     __tracebackhide__ = True
     assert got.shape == want.shape, f"{where}: shape: expected {tuple(want.shape)}, got {tuple(got.shape)}"
@@ -80,7 +81,7 @@ def worst_element(
 def _check_special_values(where: str, got: torch.Tensor, want: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Infinities and NaN must be where the reference has them; returns where it is finite.
 
-    What the dtype cannot hold rounds to infinity in the reference too.
+    A value that the dtype cannot hold rounds to infinity in the reference too.
     """
     __tracebackhide__ = True
     rounded = want.to(dtype).double()
@@ -96,7 +97,7 @@ def _check_mean_error(where: str, error: torch.Tensor, peer_error: torch.Tensor,
     __tracebackhide__ = True
     allowed = max(1.5 * _root_mean_square(peer_error), _root_mean_square(unit))
     ours = _root_mean_square(error)
-    # `not >`: a NaN of the peer's says nothing.
+    # `not >`: with a NaN in the peer's result there is no limit.
     assert not ours > allowed, (
         f"{where}: values: expected a root mean square error of at most {allowed:.3g} (1.5x torch's own), "
         f"got {ours:.3g}"

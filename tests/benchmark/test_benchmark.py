@@ -263,7 +263,7 @@ def test_peers_of_a_bench():
 def test_peer_that_reads_lengths_is_not_compiled(device):
     bench = small(reads_lengths=True)
     layer = peer_layer(simple_add, bench, "torch.compile", bench.arguments(), device, None)
-    assert layer == Skipped("torch.compile", "the peer reads lengths on the host: no one graph")
+    assert layer == Skipped("torch.compile", "the peer reads lengths on the host: not one graph")
 
 
 def test_memory_that_nobody_wrote_shows(device):
