@@ -1,7 +1,7 @@
 """Shares memory between XLA tensors on a GPU and CuPy arrays or torch CUDA tensors, through DLPack, without a copy.
 
-From XLA: the call runs what is pending and waits for it, so that any stream may read the memory at once. XLA takes its
-buffers for constant: a write changes all tensors that share the buffer. Keep the array until your stream has read it.
+From XLA: the call runs what is pending and waits for it, so that any stream may read the memory at once. XLA assumes
+that a buffer is constant: a write changes all tensors that share it. Keep the array until your stream has read it.
 To XLA: XLA waits, on the GPU, for all work that the current stream has so far; the call itself does not block. From
 then on the memory belongs to XLA: do not write to it until the tensor is gone.
 

@@ -1,4 +1,4 @@
-"""Queries of torch_xla's lazy tracing for export: which tensors exist, which are pending, what ran meanwhile."""
+"""Queries of torch_xla's lazy tracing for export: which tensors exist, which are pending, what has run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manifest of an exported function, and its reader, which expects anything in the JSON."""
+"""The manifest of an exported function, and its reader, which trusts nothing in the JSON."""
 
 from __future__ import annotations
 

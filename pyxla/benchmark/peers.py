@@ -1,4 +1,4 @@
-"""The layers of the peers, which a user would use instead: eager torch, torch.compile with inductor, and libraries."""
+"""The layers of what a user would use instead: eager torch, torch.compile with inductor, other libraries."""
 
 from __future__ import annotations
 

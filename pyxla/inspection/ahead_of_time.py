@@ -53,7 +53,7 @@ _ONE_DEVICE = b"\x1a\x04\x20\x01\x28\x01"
 
 
 def compiled_for(seen: Inspection, gpu: str) -> Inspection:
-    """Compiles modules that were inspected on the CPU for a GPU that need not be present, with XLA:CUDA.
+    """Compiles modules that were inspected on the CPU with XLA:CUDA, for a GPU that need not be present.
 
     Custom calls, copies, aliasing and fusions are as they would be on that GPU. Three things are not: an op's workspace
     has its size on the CPU, algorithms of matrix products are not chosen by measurement, and what a command buffer

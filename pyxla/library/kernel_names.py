@@ -1,6 +1,6 @@
 """The CUDA kernels in an op's library, under the names that profilers show.
 
-A kernel in a command buffer can be identified only by its name: all else that XLA records of it is the command buffer.
+A kernel in a command buffer can be identified only by its name: XLA's profile adds only the command buffer.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def xla_gpu_paged_attention(
             `kv_scales[0, kv_head]`, a value the stored number times `kv_scales[1, kv_head]`; None: ones.
 
     Returns:
-        Shape and dtype of query; zero in padding rows.
+        A tensor of query's shape and dtype; zero in padding rows.
 
     Raises:
         ArgumentError: as `torch.ops.xla_gpu.paged_attention`.
@@ -174,7 +174,7 @@ class XlaGpuAttention(torch.nn.Module):
             metadata: the step's metadata.
 
         Returns:
-            Shape and dtype of query.
+            A tensor of query's shape and dtype.
 
         Raises:
             ArgumentError: one of key and value without the other; as the ops `reshape_and_cache` and `paged_attention`.

@@ -204,7 +204,7 @@ def check_api_version(plugin: Plugin, version: tuple[int, int]) -> None:
             mismatch(
                 "CUDA",
                 "plugin",
-                f"PJRT API {oldest[0]}.{oldest[1]} or a newer minor version (tried to {newest[0]}.{newest[1]})",
+                f"PJRT API {oldest[0]}.{oldest[1]} or a newer minor version (tested to {newest[0]}.{newest[1]})",
                 f"{version[0]}.{version[1]} in {plugin.origin}",
             ),
             "pip install jax-cuda13-pjrt==0.11.2",

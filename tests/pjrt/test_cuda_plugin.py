@@ -104,7 +104,7 @@ print(p.cuda, p.origin, p.path)"""
 
 @pytest.mark.parametrize("version", [(0, 75), (0, 10), (1, 120)])
 def test_plugin_with_an_api_that_was_never_tried(version):
-    expected = r"CUDA: plugin: expected PJRT API 0\.76 or a newer minor version \(tried to 0\.115\), got "
+    expected = r"CUDA: plugin: expected PJRT API 0\.76 or a newer minor version \(tested to 0\.115\), got "
     with pytest.raises(PyxlaError, match=expected + rf"{version[0]}\.{version[1]} in jax-cuda13-pjrt 0\.11\.2"):
         cuda_plugin.check_api_version(PLUGIN, version)
 
