@@ -1,12 +1,12 @@
-"""Makes .venv from the hash locks, then runs devtool in it. bin/devtool calls this when the locks say otherwise.
+"""Makes .venv from the hash locks, then runs devtool in it. bin/devtool calls this when .venv does not match the locks.
 
-The next call is right whatever moment this one is killed at: `.venv/stamp` exists from the first moment, is empty while
-work is under way, and becomes, last of all, the text that .venv was made from. An empty stamp means: clear and redo.
-Everything in .venv is written by this process or by a direct child, and a child dies with this process, so nobody still
-writes while the next call clears. (That is why ensurepip is not run: it hands the work to a grandchild.)
+This process may be killed at any moment; the next call repairs .venv. `.venv/stamp` is created first, stays empty
+during the work, and at the end gets the text that .venv was made from. An empty stamp means: clear .venv and start
+over. Only this process and its direct children write to .venv, and a child dies with this process, so nothing still
+writes while the next call clears .venv. (That is why ensurepip is not run: it would do its work in a grandchild.)
 
-uv fetches and unpacks several wheels at once into the user's cache and links them into .venv: another checkout needs no
-download and little disk, and what a set-up that was cut short has fetched is there for the next one.
+uv fetches and unpacks several wheels at once into the user's cache and links them into .venv. So another checkout needs
+no download and little disk space, and the files fetched by an interrupted set-up are reused.
 """
 
 import contextlib
@@ -29,31 +29,31 @@ import tty
 import venv
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # which -I left out
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # because of -I it is not there yet
 
 from devtool import setup_uv
 
 REPORT_S = 30
-FULL_DISK = ("a full disk", "free some space: .venv and uv's cache share 9 GB (cpu) or 13 GB (cuda13)")
-# What pip or uv says -> what went wrong, what to do. The first that is found counts: lack of a network also ends in
-# "No matching distribution".
+FULL_DISK = ("the disk is full", "free some space: .venv and uv's cache share 9 GB (cpu) or 13 GB (cuda13)")
+# Text in the output of pip or uv -> what went wrong, what to do. The first match counts: without a network, the output
+# also contains "No matching distribution".
 SYMPTOMS = (
-    ("DO NOT MATCH THE HASHES|Hash mismatch", "a package that differs from its locked hash",
-     "pip cache purge; uv cache clean; then try again; if it stays: the mirror serves other files than the lock names"),
+    ("DO NOT MATCH THE HASHES|Hash mismatch", "a package does not match its locked hash",
+     "pip cache purge; uv cache clean; then try again; if it fails again, the mirror serves files that are not locked"),
     ("No space left on device|Disk quota exceeded|Errno 27|File too large", *FULL_DISK),
-    ("Read-only file system|Permission denied", "a folder that cannot be written", "make it writable, see above"),
+    ("Read-only file system|Permission denied", "a folder is not writable", "make it writable (see above)"),
     ("NewConnectionError|ConnectTimeout|ReadTimeout|NameResolutionError|ProxyError|Network is unreachable"
      "|error sending request|[Nn]etwork connectivity is disabled|operation timed out",
-     "no connection to the package index", "check the network; a mirror is named by PIP_INDEX_URL or UV_DEFAULT_INDEX"),
-    ("No matching distribution found|No solution found", "a package index without a locked package",
+     "the package index cannot be reached", "check the network, or set a mirror: PIP_INDEX_URL or UV_DEFAULT_INDEX"),
+    ("No matching distribution found|No solution found", "the package index lacks a locked package",
      "check PIP_INDEX_URL, PIP_NO_INDEX, pip config list, UV_DEFAULT_INDEX and uv.toml"),
 )  # fmt: skip
-# They would send the packages elsewhere or change what is locked; the rest of PIP_* (mirrors, proxies) stays.
+# These would install elsewhere or change which versions are installed; the other PIP_* (mirrors, proxies) are kept.
 DROPPED = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_PYTHON", "PIP_CONSTRAINT")
 
 
 BY_HASH = ("--require-hashes", "--no-deps", "--only-binary=:all:")
-# Bytecode of every n-th file of a folder. Some packages bring what is no Python of today.
+# Compiles every n-th file of a folder to bytecode. Some packages contain files that today's Python cannot compile.
 COMPILE = """
 import compileall, pathlib, sys
 first, step = map(int, sys.argv[2:])
@@ -63,7 +63,7 @@ for path in sorted(pathlib.Path(sys.argv[1]).rglob("*.py"))[first::step]:
 
 
 class SetUpError(Exception):
-    """`expected X, got Y`, and the hint."""
+    """A message and a hint."""
 
 
 def say(text: str) -> None:
@@ -71,13 +71,13 @@ def say(text: str) -> None:
 
 
 def wanted_stamp(root: Path, wheels: str) -> str:
-    """The same text as stamp() in bin/devtool."""
+    """The text that stamp() in bin/devtool makes too."""
     files = (f"requirements/{wheels}.txt", "requirements/dev.txt", "pyproject.toml", "setup.py")
     return f"{root} {wheels}\n" + "".join((root / name).read_text() for name in files)
 
 
 def hold_lock(path: Path) -> int:
-    """Waits until no other set-up works on this tree. The lock lasts until this process and its children end."""
+    """Waits until no other set-up runs in this checkout. The lock is held until this process and its children end."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     started, reported = time.monotonic(), None
     while True:
@@ -87,7 +87,7 @@ def hold_lock(path: Path) -> int:
         waited = time.monotonic() - started
         if reported is None or waited - reported >= REPORT_S:
             holder = os.pread(lock, 20, 0).decode() or "unknown"
-            say(f"waits for process {holder}, which sets up .venv ({waited:.0f} s)")
+            say(f"waiting for process {holder}, which sets up .venv ({waited:.0f} s)")
             reported = waited
         time.sleep(0.1)
     os.ftruncate(lock, 0)
@@ -97,7 +97,7 @@ def hold_lock(path: Path) -> int:
 
 def die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
-    if os.getppid() != parent:  # killed between fork and prctl
+    if os.getppid() != parent:  # the parent was killed between fork and prctl
         os._exit(1)
 
 
@@ -117,7 +117,7 @@ class SetUp:
     def make(self) -> None:
         lock = hold_lock(self.root / ".venv.lock")
         with contextlib.suppress(FileNotFoundError):
-            if self.complete():  # by the one we waited for
+            if self.complete():  # made by the process that this one waited for
                 return
         wanted = wanted_stamp(self.root, self.wheels)
         self.lock, self.started = lock, time.monotonic()
@@ -135,21 +135,21 @@ class SetUp:
         say(f"done in {time.monotonic() - self.started:.0f} s")
 
     def begin(self) -> str:
-        """What .venv was completely made from, so that it can be updated; or nothing: it is empty now."""
+        """The stamp of a complete .venv, which can be updated; otherwise clears .venv and returns an empty string."""
         if self.folder.is_symlink() or (self.folder.exists() and not self.folder.is_dir()):
-            raise SetUpError("expected .venv to be a folder, got a link or a file", f"mv {self.folder} elsewhere")
+            raise SetUpError("expected .venv to be a folder, got a link or a file", f"mv {self.folder} {self.folder}.1")
         self.folder.mkdir(exist_ok=True)
         if not self.stamp.exists() and any(self.folder.iterdir()):
-            raise SetUpError("expected a .venv that devtool made, got another one", f"mv {self.folder} elsewhere")
+            raise SetUpError("expected a .venv that devtool made, got another one", f"mv {self.folder} {self.folder}.1")
         made_from = self.stamp.read_text() if self.stamp.exists() else None
         self.stamp.write_text("")
         here = made_from and made_from.startswith(f"{self.root} ")
         if here and os.access(self.python, os.X_OK):
-            say("the locks or pyproject.toml changed: updating .venv")
+            say("updating .venv: the locks, pyproject.toml or setup.py changed")
             return made_from
         if made_from is not None:
-            reason = "whose tree or Python is gone" if made_from else "left half-made by an earlier call"
-            say(f"clearing .venv, {reason}")
+            reason = "the checkout moved, or its Python is gone" if made_from else "an earlier call left it half-made"
+            say(f"clearing .venv: {reason}")
         for path in self.folder.iterdir():
             if path != self.stamp:
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -164,7 +164,7 @@ class SetUp:
         venv.EnvBuilder(symlinks=True, with_pip=False, prompt="pyxla").create(self.folder)
 
     def install_uv(self) -> None:
-        """By the pip that Python brings. All else, the locked pip too, is installed by uv."""
+        """Installs uv with the pip that comes with Python. uv then installs the rest, including the locked pip."""
         entry = re.search(r"^uv==(?:.*\n)(?:[ ].*\n)*", self.locks[-1].read_text(), re.MULTILINE)
         if not entry:
             raise SetUpError(f"expected uv in {self.locks[-1]}, got none", "git checkout requirements")
@@ -173,16 +173,16 @@ class SetUp:
         self.pip(self.bundled_pip(), "install", "-q", *BY_HASH, "-r", only_uv)
 
     def bundled_pip(self) -> str:
-        # Debian keeps the wheels that ensurepip installs apart from it.
+        # Debian keeps the wheels that ensurepip installs in another folder.
         folders = (sysconfig.get_config_var("WHEEL_PKG_DIR"), Path(ensurepip.__file__).parent / "_bundled")
         bundled = [wheel for folder in folders if folder for wheel in Path(folder).glob("pip-*.whl")]
         if not bundled:
-            raise SetUpError(f"expected pip's wheel with {sys.executable}, got none", "apt-get install python3-venv")
+            raise SetUpError(f"{sys.executable} lacks the wheel of pip", "apt-get install python3-venv")
         return str(bundled[0] / "pip")
 
     def install_locked(self) -> None:
         if not os.access(self.uv, os.X_OK):
-            raise SetUpError(f"expected a program, got {self.uv}, which may not run", "mount it without noexec")
+            raise SetUpError(f"{self.uv} cannot be executed", "mount its file system without noexec")
         settings = setup_uv.pip_settings(self.ask(self.python, "-I", self.bundled_pip(), "config", "list"))
         env, options = setup_uv.for_uv(settings, self.environment())
         cache = Path(self.ask(self.uv, "cache", "dir", env=env).strip())
@@ -194,13 +194,13 @@ class SetUp:
         shutil.rmtree(own_cache, ignore_errors=True)
 
     def compile(self) -> None:
-        """One process a core. Python would do it at the first import, with warnings that are meant for the authors."""
+        """Uses a process per core. Otherwise Python compiles at the first import, with warnings for the authors."""
         folder = next(self.folder.glob("lib/python3*/site-packages"))
         command, cores = [self.python, "-I", "-W", "ignore", "-c", COMPILE, folder], len(os.sched_getaffinity(0))
         self.run("Python", *([*command, number, cores] for number in range(cores)), env=self.environment())
 
     def install_project(self) -> None:
-        # What a build of the wheel left here says what the project's entry points were then, to Pythons started here.
+        # A build of the wheel may have left this folder; a Python started here would read old entry points from it.
         shutil.rmtree(self.root / "pyxla.egg-info", ignore_errors=True)
         self.pip("-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "-e", self.root)
 
@@ -210,12 +210,12 @@ class SetUp:
         self.run("pip", [self.python, "-I", *arguments, "--no-input", "--disable-pip-version-check"], env=env)
 
     def environment(self) -> dict[str, str]:
-        # What the build of the project starts is a grandchild, and must not write its bytecode into .venv.
+        # The build of the project starts grandchildren, which must not write their bytecode into .venv.
         kept = {name: value for name, value in os.environ.items() if name not in DROPPED}
         return kept | {"PYTHONDONTWRITEBYTECODE": "1"}
 
     def ask(self, *command, env: dict[str, str] | None = None) -> str:
-        """What a program prints that changes nothing."""
+        """The output of a program that changes nothing."""
         env, me = env or self.environment(), os.getpid()
         return subprocess.run(
             list(map(str, command)), env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False,
@@ -223,11 +223,11 @@ class SetUp:
         ).stdout  # fmt: skip
 
     def run(self, tool: str, *commands: list, env: dict[str, str]) -> None:
-        """Runs them at once and passes on what they say; on a terminal they see one, and show bars."""
+        """Runs the commands in parallel and passes on their stderr; if it is a terminal, they see one and show bars."""
         terminal, me = sys.stderr.isatty(), os.getpid()
         reader, writer = os.openpty() if terminal else os.pipe()
         if terminal:
-            tty.setraw(writer)  # the real one makes \r\n of \n
+            tty.setraw(writer)  # the real terminal turns \n into \r\n
             fcntl.ioctl(writer, termios.TIOCSWINSZ, fcntl.ioctl(sys.stderr, termios.TIOCGWINSZ, bytes(8)))
         said, children = bytearray(), []
         listener = threading.Thread(target=self.pass_on, args=(reader, said))
@@ -243,7 +243,7 @@ class SetUp:
                 time.sleep(0.1)
                 if time.monotonic() - self.heard >= REPORT_S:
                     self.heard = time.monotonic()
-                    say(f"{tool} is at work ({self.heard - self.started:.0f} s)")
+                    say(f"{tool} is still running ({self.heard - self.started:.0f} s)")
         finally:
             os.close(writer)
             for child in children:
@@ -255,7 +255,7 @@ class SetUp:
             raise diagnosis(tool, status, said.decode(errors="replace"))
 
     def pass_on(self, reader: int, said: bytearray) -> None:
-        with contextlib.suppress(OSError):  # how a terminal ends
+        with contextlib.suppress(OSError):  # a closed terminal raises it
             while chunk := os.read(reader, 4096):
                 self.heard = time.monotonic()
                 said += chunk
@@ -267,16 +267,16 @@ def diagnosis(tool: str, status: int, said: str) -> SetUpError:
         ((got, hint) for pattern, got, hint in SYMPTOMS if re.search(pattern, said)),
         (f"exit status {status}", f"read the message of {tool} above"),
     )
-    return SetUpError(f"expected {tool} to install the locked packages, got {got}", hint)
+    return SetUpError(f"{tool} failed: {got}", hint)
 
 
-def explain(error: OSError) -> SetUpError:
-    where = f"{error.strerror}: {error.filename or ''}"
+def from_os_error(error: OSError) -> SetUpError:
+    where = f"{error.strerror}: {error.filename or 'no file named'}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return SetUpError(f"expected room on the disk, got {where}", FULL_DISK[1])
+        return SetUpError(f"the disk is full ({where})", FULL_DISK[1])
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return SetUpError(f"expected a writable folder, got {where}", "make it writable, or copy the tree elsewhere")
-    return SetUpError(f"expected to make .venv, got {where}", "check the path above, then try again")
+        return SetUpError(f"the folder is not writable ({where})", "make it writable, or copy the tree elsewhere")
+    return SetUpError(f".venv could not be made ({where})", "check the path above, then try again")
 
 
 def main(root: str, wheels: str, *arguments: str) -> None:
@@ -287,10 +287,10 @@ def main(root: str, wheels: str, *arguments: str) -> None:
             raise SetUpError(text, "torch_xla has no wheels for other machines")
         set_up.make()
     except KeyboardInterrupt:
-        say("interrupted; the next call starts anew")
+        say("interrupted; the next call starts over")
         sys.exit(130)
     except (OSError, SetUpError) as error:
-        say("{}\nhint: {}".format(*(error if isinstance(error, SetUpError) else explain(error)).args))
+        say("{}\nhint: {}".format(*(error if isinstance(error, SetUpError) else from_os_error(error)).args))
         sys.exit(1)
     os.execv(set_up.python, [str(set_up.python), "-P", "-m", "devtool", *arguments])
 
