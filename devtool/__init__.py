@@ -1,1 +1,1 @@
-"""The command line of the checkout: scaffold, build, test and look at ops. It never imports torch at its top level."""
+"""The command line of the checkout: scaffold, build, test and inspect ops. No module imports torch at its top level."""

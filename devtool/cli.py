@@ -74,7 +74,7 @@ def main() -> None:
         click.echo("devtool: interrupted", err=True)
         sys.exit(INTERRUPTED)
     except OSError as error:
-        if error.errno == errno.EPIPE:  # the reader of our output has seen enough
+        if error.errno == errno.EPIPE:  # the reader has closed the pipe
             sys.stdout = None
             sys.exit(1)
         failure = error_from("devtool", error)

@@ -1,4 +1,4 @@
-"""Which XLA device a command takes. CUDA's driver is asked: torch takes seconds to load."""
+"""Picks the XLA device of a command. It asks CUDA's driver, because torch takes seconds to load."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def pick_device(where: str, wanted: str) -> str:
     """The XLA device for a command: "cpu" or "cuda".
 
     Raises:
-        DevtoolError: "cuda" is wanted, and there is none.
+        DevtoolError: "cuda" is wanted, but there is no CUDA device.
     """
     if wanted == "cpu":
         return "cpu"

@@ -12,10 +12,10 @@ FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
 
 class DevtoolError(click.ClickException):
-    """`where: argument: expected X, got Y`, or what the system did; a blank line, `hint: what to do`.
+    """The text is `where: argument: expected X, got Y`, or what the system did; a blank line; `hint: what to do`.
 
     Args:
-        message: the first line; further lines may show the place.
+        message: the first line; more lines may show the place of a mistake.
         hint: the fix, or the command that fixes it.
         exit_code: FAILED, or MISUSED where the command line itself is wrong.
     """
@@ -25,7 +25,7 @@ class DevtoolError(click.ClickException):
         self.exit_code = exit_code
 
     def show(self, file=None) -> None:
-        """Prints the error, as click asks for it."""
+        """Prints the error on stderr."""
         click.echo(self.message, err=True)
 
 
@@ -38,7 +38,7 @@ def unknown(where: str, argument: str, what: str, got: str, known: Iterable[str]
 
 
 def error_from(where: str, error: OSError) -> DevtoolError:
-    """What the operating system refused: most often a full disk or a tree that cannot be written."""
+    """The error for a failed system call, most often because of a full disk or a read-only folder."""
     got = f"{error.strerror}: {error.filename or 'no file named'}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return DevtoolError(f"{where}: the disk is full ({got})", "free some space, then try again")

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and whether one can be written, before any work is done for it."""
+"""Writes files whole or not at all, and checks before any work that a file can be written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def require_writable(option: str, path: Path, exit_code: int = MISUSED) -> None:
     Args:
         option: the command and its option that names the file, for the error.
         path: the file.
-        exit_code: of the error.
+        exit_code: the error's exit status.
 
     Raises:
         DevtoolError: its folder does not exist, or the file or folder cannot be written.
@@ -31,10 +31,10 @@ def require_writable(option: str, path: Path, exit_code: int = MISUSED) -> None:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Writes the file, and leaves what was there as it was if that fails; a link, a pipe or a device stays one.
+    """Writes the file; if that fails, an existing file does not change. A link, a pipe or a device stays one.
 
     Raises:
-        OSError: the disk or the folder does not take it.
+        OSError: the file cannot be written.
     """
     if _is_stream(path):
         path.write_text(text, encoding="utf-8")
@@ -45,7 +45,7 @@ def write_atomic(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file beside `path` to write, which takes its place at the end of the block, and is removed if that fails."""
+    """Yields a new file next to `path`, which replaces `path` at the end of the block, or is removed if that fails."""
     unfinished = path.with_name(f".{path.name}.new")
     try:
         yield unfinished
@@ -56,5 +56,5 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def _is_stream(path: Path) -> bool:
-    """A pipe or a device, such as /dev/stdout."""
+    """Whether it is a pipe or a device, such as /dev/stdout."""
     return path.exists() and not path.is_file() and not path.is_dir()

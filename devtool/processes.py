@@ -17,7 +17,7 @@ _libc = ctypes.CDLL(None)
 
 
 def locate(tool: str) -> str | None:
-    """The tool beside this Python (the locked wheel), else the one on PATH."""
+    """The tool next to this Python (from the locked wheel), else the one on PATH."""
     return shutil.which(tool, path=os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")]))
 
 
@@ -28,12 +28,12 @@ def run_lines(
     cwd: Path | None = None,
     stderr: IO | int = subprocess.STDOUT,
 ) -> int:
-    """Runs a program, hands on each line that it prints, returns its exit status; below 0 is the signal that ended it.
+    """Runs a program, passes on each line that it prints, and returns its exit status, negative for a signal.
 
-    It gets a process group of its own: Ctrl-C reaches devtool alone, which passes it on once and waits.
+    The program gets its own process group: Ctrl-C reaches only devtool, which passes it on and waits.
 
     Args:
-        stderr: where its stderr goes; without it among the lines.
+        stderr: where its stderr goes; by default its lines are passed on too.
     """
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True, errors="replace",
@@ -50,7 +50,7 @@ def run_lines(
 
 
 def run_through(command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> int:
-    """Runs a program on devtool's own terminal and returns its exit status; below 0 is the signal that ended it."""
+    """Runs a program on devtool's own terminal and returns its exit status, negative for a signal."""
     child = subprocess.Popen(command, cwd=cwd, env=env, preexec_fn=_end_with_devtool)
     try:
         return child.wait()
@@ -66,10 +66,10 @@ def run_through(command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> in
 def run_captured(
     command: Sequence[str], timeout: float, env: Mapping[str, str] | None = None, text: str = ""
 ) -> subprocess.CompletedProcess:
-    """Runs a program that may hang on `text` and returns its end and what it printed.
+    """Runs a program that may hang, with `text` as its stdin; returns its exit status and output.
 
     Raises:
-        subprocess.TimeoutExpired: it did not end in `timeout` seconds; it is killed, with all that it started.
+        subprocess.TimeoutExpired: it did not end in `timeout` seconds; it was killed, with all processes of its group.
     """
     child = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
@@ -79,14 +79,14 @@ def run_captured(
         output, errors = child.communicate(text, timeout)
     except BaseException:
         os.killpg(child.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # what hangs inside a driver does not even die
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a process that hangs in a driver survives SIGKILL
             child.communicate(timeout=5)
         raise
     return subprocess.CompletedProcess(command, child.returncode, output, errors)
 
 
 def how_it_ended(status: int) -> str:
-    """The end of a program whose exit status is not 0, for an error: "crashed (SIGSEGV)", "failed (exit status 1)"."""
+    """How a program with a nonzero exit status ended, for an error: "crashed (SIGSEGV)", "failed (exit status 1)"."""
     if status >= 0:
         return f"failed (exit status {status})"
     number = signal.Signals(-status)
@@ -95,10 +95,10 @@ def how_it_ended(status: int) -> str:
 
 
 def _end_tree(child: subprocess.Popen) -> None:
-    """Ends a program with its own process group, and all that it started.
+    """Ends a program that has its own process group, and everything that it started.
 
-    ninja passes a Ctrl-C on to its commands and waits for them, but one that starts at that moment may miss it (one in
-    a hundred did). So they are told again, and ninja then ends as it should: it removes what is half-written.
+    ninja passes SIGINT on to its commands and waits for them, but a command that starts at that moment may miss it (one
+    in a hundred did). So the commands get SIGINT again; ninja then removes half-written files and ends.
     """
     if child.poll() is None:
         os.killpg(child.pid, signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Where things lie in the checkout: its root, the op folders, build folders and libraries."""
+"""Where things are in the checkout: its root, the op folders, build folders and libraries."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _MARK = Path("kernels/CMakeLists.txt")
 
 @cache
 def root() -> Path:
-    """The checkout that devtool itself lies in, else (devtool was installed) the one around the working directory.
+    """The checkout that contains this file, else (if devtool is installed) the one that contains the working directory.
 
     Raises:
-        DevtoolError: there is none.
+        DevtoolError: there is no checkout.
     """
     here = Path(__file__).resolve().parent.parent
     working = Path.cwd()
@@ -30,12 +30,12 @@ def root() -> Path:
 
 
 def kernels() -> Path:
-    """The folder of the op folders."""
+    """The folder that contains the op folders."""
     return root() / "kernels"
 
 
 def op_names() -> list[str]:
-    """All folders that hold <folder>_ffi.cc or `implements`, as the build sees them (kernels/CMakeLists.txt)."""
+    """All folders with <folder>_ffi.cc or `implements`: the same as the build finds (kernels/CMakeLists.txt)."""
     ops = {p.parent.name for p in kernels().glob("*/*_ffi.cc") if p.name == f"{p.parent.name}_ffi.cc"}
     return sorted(ops | implementations().keys())
 
@@ -69,15 +69,15 @@ def select_ops(where: str, names: Sequence[str]) -> list[str]:
 
 
 def op_of_folder(folder: str) -> str:
-    """What pyxla calls the op or the implementation of this folder: `rms_norm.triton` in rms_norm_triton."""
+    """pyxla's name of the op or the implementation in this folder: `rms_norm.triton` for rms_norm_triton."""
     op = implementations().get(folder)
     return f"{op}.{folder.removeprefix(f'{op}_')}" if op else folder
 
 
 def folder_of(op: str) -> str:
-    """The folder of an op: one of its name, else the one whose Python file defines a function of this name, else it.
+    """The folder of an op: the folder of this name, else the one whose Python file defines the function, else the name.
 
-    `rms_norm.triton` has its own, rms_norm_triton.
+    The folder of `rms_norm.triton` is rms_norm_triton.
     """
     op = op.replace(".", "_")
     defines = re.compile(rf"^def {re.escape(op)}\(", re.MULTILINE)
@@ -87,7 +87,7 @@ def folder_of(op: str) -> str:
 
 
 def device_targets() -> list[str]:
-    """What is built beside the ops for the CUDA device, where the sources are at hand: see kernels/CMakeLists.txt."""
+    """What is built for the CUDA device in addition to the ops, if the sources exist (see kernels/CMakeLists.txt)."""
     folders = {"pjrt_proxy": "pyxla/pjrt_proxy", "set_device": "pyxla/torch_backend"}
     return [target for target, folder in folders.items() if (root() / folder).is_dir()]
 
