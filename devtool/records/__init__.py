@@ -1,1 +1,1 @@
-"""What runs of tests and benches leave on disk."""
+"""Records of test runs and bench runs on disk."""

@@ -1,4 +1,4 @@
-"""The document that a run of `devtool bench` is kept in: JSON, as pyxla/benchmark/run.py makes it."""
+"""The JSON document of a `devtool bench` run, which pyxla/benchmark/run.py makes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 from devtool.errors import DevtoolError, error_from
 from devtool.files import write_atomic
 
-# As pyxla.benchmark.run.SCHEMA; a test compares them.
+# The same as pyxla.benchmark.run.SCHEMA; a test compares them.
 SCHEMA = 1
-# Whose times are ours to answer for, not a peer's.
+# The layers that time pyxla itself; the others are baselines.
 OURS = ("raw", "raw step", "xla step")
 
 
 def is_ours(layer: str) -> bool:
-    """Whether it is one of these, or one of an implementation's: "triton raw"."""
+    """Whether the layer is one of OURS, or one of an implementation: "triton raw"."""
     return layer in OURS or layer.endswith(tuple(f" {name}" for name in OURS))
 
 
@@ -30,9 +30,10 @@ class Layer:
 
     Attributes:
         name: "raw", "torch", ...
-        seconds: of a call, one sample per round; empty if it was not timed.
-        calls: of a step.
-        skipped, refused: why it was not timed: it cannot be had, or its numbers are wrong.
+        seconds: the times of a call, one sample per round; empty if it was not timed.
+        calls: the number of calls in a step.
+        skipped: why it is not available.
+        refused: what is wrong with its numbers, so that it was not timed.
     """
 
     name: str
@@ -43,12 +44,12 @@ class Layer:
 
     @property
     def median(self) -> float:
-        """Of the samples."""
+        """The median of the samples."""
         return statistics.median(self.seconds)
 
     @property
     def spread(self) -> float:
-        """Half the distance of the quartiles, as a share of the median."""
+        """Half the interquartile range, relative to the median."""
         if len(self.seconds) < 2:
             return 0.0
         low, _, high = statistics.quantiles(self.seconds, n=4, method="inclusive")
@@ -57,17 +58,17 @@ class Layer:
 
 @dataclass(frozen=True)
 class Case:
-    """A bench of an op: its layers, and what a call of it takes at least.
+    """A bench of an op: its layers, and the least work and time of a call.
 
     Attributes:
-        op, name: which one.
+        op, name: the names of the op and of the bench.
         bytes, operations: the fewest that a call must move and do.
-        floor: seconds that these take at the rates measured in the same run.
+        floor: the least seconds for these at the rates measured in the same run.
         bound: which of the two rates sets the floor: "copy" or "matrix".
         layers: in the order of the table.
-        control: seconds of a write that is the same in every run, taken in the same rounds: the machine's own speed.
-        checked: what was compared with the reference: "all", or a sample.
-        refused: why nothing was timed: the kernel's numbers are wrong.
+        control: seconds of the reference run, a write that is the same in every run: it shows the machine's speed.
+        checked: what was compared with the reference: "all", "nothing", or a sample.
+        refused: what is wrong with the kernel's numbers, so that nothing was timed.
     """
 
     op: str
@@ -86,7 +87,7 @@ class Case:
         return next((layer for layer in self.layers if layer.name == name and layer.seconds), None)
 
     def rate(self, seconds: float) -> float:
-        """Bytes or operations per second of a call that takes so long, whichever bounds it."""
+        """Bytes or operations per second, whichever bounds it, of a call that takes `seconds`."""
         return (self.bytes if self.bound == "copy" else self.operations) / seconds
 
 
@@ -95,7 +96,7 @@ class Run:
     """A whole run.
 
     Attributes:
-        document: all of it, as it is in the file.
+        document: the whole run, as in the file.
         cases: its benches.
     """
 
@@ -104,18 +105,18 @@ class Run:
 
     @property
     def device(self) -> str:
-        """What it ran on, in words."""
+        """The device that it ran on, in words."""
         about = self.document["device"]
         more = f"{about['threads']} threads" if "threads" in about else about.get("driver", "")
         return f"{about['name']}, {more}" if more else about["name"]
 
     def rate(self, name: str) -> float:
-        """What the device reached: bytes per second ("copy") or operations per second ("matrix")."""
+        """The measured rate of the device: bytes per second ("copy") or operations per second ("matrix")."""
         return self.document["rates"][name]["per_second"]
 
 
 def parse_run(document: Any) -> Run:
-    """The run that a document holds. Raises KeyError, TypeError, ValueError or OverflowError if it holds none."""
+    """The run in a document. Raises KeyError, TypeError, ValueError or OverflowError if the document is not a run."""
     if document["schema"] != SCHEMA:
         raise ValueError(f"schema {document['schema']}")
     rates = {name: _positive(document["rates"][name]["per_second"]) for name in ("copy", "matrix")}
@@ -132,11 +133,11 @@ def read_run(option: str, path: Path) -> Run:
     """The run in a file.
 
     Args:
-        option: what names the file, for the error.
+        option: the option that names the file, for the error.
         path: the file.
 
     Raises:
-        DevtoolError: no such file, one that is cut short, or one of something else.
+        DevtoolError: there is no such file, it is truncated, or it is not a run.
     """
     what = "a run that devtool bench --json wrote"
     try:
@@ -145,8 +146,8 @@ def read_run(option: str, path: Path) -> Run:
         message = f"bench: {option}: expected {what}, got {error.strerror}: {path}"
         raise DevtoolError(message, f"devtool bench --json {path}") from error
     except ValueError as error:
-        message = f"bench: {option}: expected {what}, got what is no whole JSON: {error} in {path}"
-        raise DevtoolError(message, "it was cut short, or is another file: take one that is whole") from error
+        message = f"bench: {option}: expected {what}, got invalid JSON: {error} in {path}"
+        raise DevtoolError(message, "the file is truncated or is not a run: name a complete one") from error
     try:
         return parse_run(document)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -185,13 +186,13 @@ def _layer(entry: dict[str, Any]) -> Layer:
 
 def _positive(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{value!r} where a positive number belongs")
+        raise ValueError(f"{value!r} instead of a positive number")
     return float(value)
 
 
 def _count(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-        raise ValueError(f"{value!r} where a count belongs")
+        raise ValueError(f"{value!r} instead of a count")
     return value
 
 

@@ -1,7 +1,7 @@
-"""What `devtool test` and `devtool bench` leave behind for `devtool report`: files of JSON in build/records.
+"""The JSON files in build/records that `devtool test` and `devtool bench` write for `devtool report`.
 
-`test/<op>-<device>.json` is the last whole run of an op's tests; `bench/` has one file per run of `devtool bench`, in
-the form of its --json. Both say what state of the op's folder they belong to.
+`test/<op>-<device>.json` is the last complete run of an op's tests; `bench/` has one file per run of `devtool bench`,
+in the form of its --json. Both contain a fingerprint of the sources that were run.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from devtool.errors import DevtoolError, error_from
 from devtool.files import write_atomic
 from devtool.records.run_file import Run, read_run
 
-# Of the file of a test run. Another number: what reads it must change.
+# The schema of a test run's file. If it changes, the code that reads the file must change too.
 SCHEMA = 1
 
 
 @dataclass(frozen=True)
 class Tests:
-    """A whole run of an op's tests.
+    """A complete run of an op's tests.
 
     Attributes:
         date: when it ended, ISO 8601.
         device: "cpu" or "cuda", and its name.
         sources: fingerprint of the op's folder when it began.
         ended: how it ended early, or None.
-        outcomes: of each test, by its name in the op's folder.
-        checks: records of pyxla.testing.
+        outcomes: the outcome of each test, by its name in the op's folder.
+        checks: the records of pyxla.testing.
     """
 
     date: str
@@ -47,14 +47,15 @@ class Tests:
 
 
 def folder() -> Path:
-    """Where records lie."""
+    """The folder of the records."""
     return project.root() / "build/records"
 
 
 def fingerprint(op: str) -> str:
-    """SHA-256 over what a test or a bench of the op depends on: its files and those that ops share, notes apart.
+    """SHA-256 over what a test or a bench of the op depends on: its files and those that ops share, except notes.
 
-    More than pyxla.library.source_digest, which is of the library alone. Of an implementation with its op's files.
+    It covers more than pyxla.library.source_digest, which covers only the library. For an implementation it includes
+    the op's files.
     """
     kernels, total = project.kernels(), hashlib.sha256()
     own = dict.fromkeys((op, project.implementations().get(op, op)))
@@ -74,14 +75,14 @@ def keep_tests(
     checks: Sequence[dict[str, Any]],
     outcomes: Mapping[str, str] | None,
 ) -> None:
-    """Writes a record for each op; a disk that refuses is said on stderr, as the tests themselves have run.
+    """Writes a record for each op; a failure to write is only reported on stderr, because the tests have run.
 
     Args:
         sources: op -> fingerprint of its folder.
-        status: pytest's exit status; below 0 the signal that ended it.
-        device: kind and, where it is known, name.
-        checks: what the checks of all ops left behind; `test` names the test.
-        outcomes: of each test; None: pytest ended early.
+        status: pytest's exit status, negative for a signal.
+        device: its kind and, if known, its name.
+        checks: the records of all ops' checks; `test` names the test.
+        outcomes: the outcome of each test; None if pytest ended early.
     """
     ended = None
     if outcomes is None or status < 0:
@@ -105,13 +106,13 @@ def keep_tests(
 
 
 def keep_bench(run: Run) -> None:
-    """Adds a run to the history, as `keep_tests` does."""
+    """Adds a run to the history; a failure to write is only reported on stderr."""
     digest = hashlib.sha256(json.dumps(run.document).encode()).hexdigest()
     _keep(folder() / "bench" / f"{run.document['date'].replace(':', '')}-{digest[:8]}.json", run.document)
 
 
 def read_tests(op: str) -> tuple[list[Tests], list[str]]:
-    """The last whole run of the op's tests on each device, and what is wrong with the files that hold none."""
+    """The last complete run of the op's tests on each device, and what is wrong with files that are no such run."""
     found, problems = [], []
     for path in sorted((folder() / "test").glob(f"{op}-*.json")):
         where = f"report: {path.relative_to(project.root())}: expected a record that devtool test wrote"
@@ -120,14 +121,14 @@ def read_tests(op: str) -> tuple[list[Tests], list[str]]:
         except OSError as error:
             problems.append(f"{where}, got {error.strerror}")
         except json.JSONDecodeError as error:
-            problems.append(f"{where}, got what is no whole JSON: {error}")
+            problems.append(f"{where}, got invalid JSON: {error}")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             problems.append(f"{where} (schema {SCHEMA}), got another document: {error!r}")
     return found, problems
 
 
 def read_benches() -> tuple[list[Run], list[str]]:
-    """All runs that are kept, the oldest first, and what is wrong with the files that hold none."""
+    """All saved runs, the oldest first, and what is wrong with files that are no run."""
     found, problems = [], []
     for path in sorted((folder() / "bench").glob("*.json")):
         try:
@@ -158,4 +159,4 @@ def _keep(path: Path, document: dict[str, Any]) -> None:
         write_atomic(path, json.dumps(document) + "\n")
     except OSError as error:
         error_from("record", error).show()
-        click.echo(f"\ndevtool report will not know of this run: {path} was not written", err=True)
+        click.echo(f"\ndevtool report will not show this run: {path} was not written", err=True)

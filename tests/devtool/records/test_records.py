@@ -100,7 +100,7 @@ def test_disk_that_refuses_a_record_is_said_and_ends_nothing(kernels, capfd):
     keep_bench(bench_run.run())
     said = capfd.readouterr().err
     assert said.count("record: a file cannot be read or written (") == 2
-    assert "devtool report will not know of this run: " in said and "one-cpu.json was not written" in said
+    assert "devtool report will not show this run: " in said and "one-cpu.json was not written" in said
 
 
 def test_history_is_in_the_order_of_its_dates(kernels):
