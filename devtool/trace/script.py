@@ -1,4 +1,4 @@
-"""Runs a user's script as `python script.py` would, and lets torch, torch_xla and XLA write down what they do."""
+"""Runs a user's script as `python script.py` would, and makes torch, torch_xla and XLA record what they do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from devtool.processes import how_it_ended, run_through
 def trace_script(
     script: str, arguments: Sequence[str], json_file: str | None, *, ir: bool, metrics: bool, op_seconds: float
 ) -> int:
-    """Runs the script, shows the report on stderr; returns the script's own exit status.
+    """Runs the script, prints the report on stderr and returns the script's exit status.
 
     Args:
         script: path of a Python file.
@@ -31,10 +31,10 @@ def trace_script(
         json_file: where the report goes as JSON; "-" is stdout.
         ir: show the IR of each graph.
         metrics: show torch_xla's counters and metrics.
-        op_seconds: record the time per op for so many seconds of computing.
+        op_seconds: record the time per op for this many seconds of computation.
 
     Raises:
-        DevtoolError: no such script, no place for the JSON, a script that was killed or did nothing on XLA.
+        DevtoolError: there is no such script, it was killed or did nothing on XLA, or the JSON cannot be written.
     """
     _require(script, json_file)
     with tempfile.TemporaryDirectory(prefix="devtool-trace-") as folder:
@@ -52,7 +52,7 @@ def trace_script(
     exit_code = 128 - status if status < 0 else status
     if killed:
         message = f"trace: {script}: the script {how_it_ended(status)}"
-        seen = "the report is of what happened before" if report["graphs"] else "nothing had run on XLA by then"
+        seen = "the report shows what happened before that" if report["graphs"] else "nothing had run on XLA by then"
         raise DevtoolError(message, seen, exit_code)
     if not report["graphs"]:
         message = f"trace: {script}: expected a computation on XLA, got none"
@@ -70,7 +70,7 @@ def _require(script: str, json_file: str | None) -> None:
 
 
 def _environment(folder: Path, *, ir: bool, op_seconds: float) -> tuple[dict[str, str], dict[str, Path]]:
-    """The script's environment, and where what it asks for is written. A folder that the user named stays in use."""
+    """The script's environment, and the paths that it makes torch and XLA write to: the user's own, if they are set."""
     flags, modules = dumping(os.environ.get("XLA_FLAGS", ""), folder / "modules")
     places = {
         "records": folder,
@@ -90,7 +90,7 @@ def _environment(folder: Path, *, ir: bool, op_seconds: float) -> tuple[dict[str
         # The source line of each instruction.
         "XLA_IR_DEBUG": "1",
         "XLA_HLO_DEBUG": "1",
-        # Every sample is kept, so that each belongs to its graph.
+        # Keep every sample, so that each can be assigned to its graph.
         "XLA_METRICS_SAMPLES": "65536",
         "XLA_FLAGS": flags,
         "TORCH_TRACE": str(places["dynamo"]),

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-# Lines of one kind that are shown; --json has all of them.
+# The most rows that a table shows; --json has all of them.
 _SHOWN = 12
 _READ_BY = {"__repr__": "print", "__format__": "format", "__bool__": "bool()", "__int__": "int()"} | {
     "__float__": "float()", "__index__": "index", "__array__": "NumPy", "__complex__": "complex()", None: "?",
@@ -17,12 +17,12 @@ def print_report(report: dict[str, Any], *, metrics: bool) -> None:
     """Prints the report.
 
     Args:
-        report: what devtool.trace.script put together.
-        metrics: with torch_xla's counters and metrics.
+        report: the report, from devtool.trace.script.
+        metrics: also print torch_xla's counters and metrics.
     """
     from rich.console import Console
 
-    # Piped, a line is as long as it needs to be: the paths are there to be followed.
+    # A pipe has no width of its own; a wide console breaks few paths.
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
         console = Console(stderr=True, highlight=False, width=160)
@@ -152,7 +152,7 @@ class _Printer:
 _NUMBERS = {"count", "compiled", "ran", "compile ms", "run ms", "ms", "ran a graph", "calls", "share"}
 _TIME_NOTE = {
     False: "ExecuteTime is the computation itself",
-    True: "ExecuteTime is the launch alone: the GPU runs on behind it",
+    True: "ExecuteTime is only the launch: the GPU still runs after it",
 }
 
 
@@ -161,7 +161,7 @@ def _number(name: str, count: int) -> str:
 
 
 def _place(place: dict[str, Any] | None) -> str:
-    """file:line, the file as short as it can be named from here."""
+    """file:line, with the file relative to the working directory or to site-packages, if it is in one of them."""
     if place is None:
         return "-"
     path = Path(place["file"])
