@@ -1,7 +1,7 @@
-"""What `devtool doctor` shows: a line per check, that it is ok, or what is wrong and what fixes it.
+"""The checks of `devtool doctor`: each prints a line that says ok, or what is wrong and what fixes it.
 
-It must come to its end where anything may be broken. So it imports neither torch nor pyxla: what may raise, crash or
-hang runs in a process of its own (devtool/doctor/probes.py), and a check that raises is a line like any other.
+Doctor must finish where anything may be broken. So it imports neither torch nor pyxla: code that may raise, crash or
+hang runs in a separate process (devtool/doctor/probes.py), and a check that raises gives a line like any other.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from devtool.doctor.python import Problem, dotted, install_command, python, read
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
 NO_GPU = "no GPU here, PJRT_DEVICE=CPU works"
 _CUDA_WHEELS = "PYXLA_SET=cuda13 bin/devtool"
-_ANEW = "truncate -s 0 .venv/stamp; bin/devtool  # makes .venv anew"
+_ANEW = "truncate -s 0 .venv/stamp; bin/devtool  # rebuilds .venv"
 
 
 @dataclass(frozen=True)
 class Line:
-    """One check: its name, "ok", "failed" or "skipped", what was found, and the fix of what failed."""
+    """One check: its name; "ok", "failed" or "skipped"; what it found; and the fix, if it failed."""
 
     check: str
     status: str
@@ -48,10 +48,10 @@ class Doctor:
     """The checks, in order.
 
     Args:
-        timeout: seconds that each process has.
+        timeout: the most seconds that each process may take.
 
     Attributes:
-        lines: by the name of the check.
+        lines: the lines, by the name of the check.
     """
 
     def __init__(self, timeout: float = 120):
@@ -63,14 +63,14 @@ class Doctor:
         self._gpus: list[tuple[str, tuple[int, int]]] = []
 
     def examine(self) -> list[Line]:
-        """All lines."""
+        """Runs all checks and returns their lines."""
         self.check("Python", python)
         self.check("wheels", lambda: wheels(project.root() / "requirements"))
         self.check("torch", self._torch)
         self.check("torch_xla", self._torch_xla, "torch")
         self.check("C++ compiler", self._compiler)
         self.check("nvcc", self._nvcc)
-        # Before the probes that it would change: what is wrong with it is said once, and they run without it.
+        # Before the probes that it would affect: if it is broken, that is reported once, and they run without it.
         self.check("LD_PRELOAD", self._ld_preload, "torch")
         self.cuda()
         self.ops()
@@ -84,7 +84,7 @@ class Doctor:
         """Adds a line.
 
         Args:
-            name: of the check.
+            name: the name of the check.
             function: returns what it found; raises Problem or Skip.
             needs: the checks without which it cannot run.
         """
@@ -103,7 +103,7 @@ class Doctor:
             self.lines[name] = Line(name, FAILED, *problem.args)
         except Exception as error:
             text, _, hint = str(error).partition("\n\nhint: ")
-            otherwise = _ANEW if isinstance(error, ImportError) else "git status says whether the checkout is whole"
+            otherwise = _ANEW if isinstance(error, ImportError) else "git status shows whether the checkout is complete"
             self.lines[name] = Line(name, FAILED, text if hint else repr(error), hint or otherwise)
         if talks:
             click.echo("\r\033[K", nl=False, err=True)
@@ -111,7 +111,7 @@ class Doctor:
     def cuda(self) -> None:
         """Adds the lines on the CUDA plugin, its libraries, the driver and the GPUs."""
         wanted = self._has_gpu or os.environ.get("PYXLA_PJRT_PLUGIN") or wheel_set() == "cuda13"
-        # Alone it compiles for GPUs that are not here: devtool hlo --gpu.
+        # The plugin alone can compile for GPUs that are not here: devtool hlo --gpu.
         plugin = wanted or any(version_of(f"jax-cuda{cuda}-pjrt") for cuda in (12, 13))
 
         def where(condition: object, function: Callable[[], str]) -> Callable[[], str]:
@@ -124,7 +124,7 @@ class Doctor:
         self.check("GPUs", lambda: ", ".join(f"{name} ({dotted(cc)})" for name, cc in self._gpus), "driver")
 
     def ops(self, capabilities: Sequence[tuple[int, int]] | None = None) -> None:
-        """Adds a line per op, or one line that says why there is none.
+        """Adds the line "ops" and, if that is ok, a line per op.
 
         Args:
             capabilities: compute capabilities that the libraries must have code for; default: those of the GPUs here.
@@ -145,7 +145,7 @@ class Doctor:
 
     def _torch_xla(self) -> str:
         if not os.environ.get("LD_PRELOAD"):
-            # Importing it takes seconds. Where the call works, which comes last, one process does for both.
+            # Importing it takes seconds. If the call on the CPU works, which is checked later, one process serves both.
             with contextlib.suppress(Problem):
                 self._called = self._processes.ask("call", hint="")
                 return self._called["torch_xla"]
@@ -201,7 +201,7 @@ class Doctor:
         try:
             self._plugin = self._processes.ask("api_version", hint=hint)
         except Problem:
-            self._plugin = self._processes.ask("plugin", hint=hint)  # its libraries are looked at all the same
+            self._plugin = self._processes.ask("plugin", hint=hint)  # its libraries are checked anyway
             raise
         return f"{self._plugin['origin']}, PJRT API {dotted(self._plugin['api_version'])}"
 
@@ -250,7 +250,7 @@ def print_lines(lines: Sequence[Line]) -> None:
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
-    except ImportError:  # then this is what `wheels` says
+    except ImportError:  # the check `wheels` reports this
         for line in lines:
             click.echo("\t".join((line.check, line.status, line.found, line.hint)))
         return
@@ -260,5 +260,5 @@ def print_lines(lines: Sequence[Line]) -> None:
         table.add_row(line.check, line.status, Text(line.found), style=styles[line.status])
         if line.hint:
             table.add_row("", "", Text(f"hint: {line.hint}"))
-    # In a pipe no line is broken, so that grep finds it and a command can be copied.
+    # In a pipe no line is wrapped, so that grep works and a command can be copied.
     Console(width=None if sys.stdout.isatty() else 1000).print(table)

@@ -1,4 +1,4 @@
-"""What `devtool doctor` runs in processes of their own: it may raise, crash or hang, and doctor goes on.
+"""The code that `devtool doctor` runs in separate processes: it may raise, crash or hang, and doctor continues.
 
 python -P -m devtool.doctor.probes torch
 """
@@ -43,12 +43,12 @@ def plugin() -> dict[str, Any]:
 
 
 def api_version() -> dict[str, Any]:
-    """The CUDA plugin with the version of its PJRT API, which pjrt_proxy takes."""
+    """The CUDA plugin and the version of its PJRT API, which pjrt_proxy accepts."""
     from pyxla.errors import PyxlaError
     from pyxla.pjrt import c_api, cuda_plugin
 
     found = cuda_plugin.find_plugin()
-    with contextlib.suppress(PyxlaError):  # `cuda_libraries` says what is wrong with them
+    with contextlib.suppress(PyxlaError):  # `cuda_libraries` reports what is wrong with them
         cuda_plugin.load_libraries(found)
     version = c_api.api_version(found.path)
     cuda_plugin.check_api_version(found, version)
@@ -63,7 +63,7 @@ def proxy() -> str:
 
 
 def cuda_libraries() -> tuple[str, ...]:
-    """What the plugin opens by name: paths in wheels, names of the system's libraries."""
+    """The libraries that the plugin opens by name: paths in wheels, or names of system libraries."""
     from pyxla.pjrt.cuda_plugin import find_plugin, load_libraries
 
     return load_libraries(find_plugin())
@@ -105,7 +105,7 @@ def ops(capabilities: str) -> list[dict[str, Any]]:
 
 
 def call() -> dict[str, Any]:
-    """Calls simple_add on the device that PJRT_DEVICE names: numbers that have one right result, however it rounds."""
+    """Calls simple_add on the device that PJRT_DEVICE names, with numbers whose result is exact."""
     import torch
     import torch_xla
 

@@ -1,4 +1,4 @@
-"""Runs what `devtool doctor` asks in processes of their own, and says how they ended."""
+"""Runs the probes of `devtool doctor` in separate processes, and says how they ended."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ class Processes:
     """Starts processes.
 
     Args:
-        timeout: seconds that each has.
+        timeout: the most seconds that each may take.
 
     Attributes:
-        preload: whether they get LD_PRELOAD.
+        preload: whether the processes get LD_PRELOAD.
     """
 
     def __init__(self, timeout: float):
         self._timeout, self.preload = timeout, False
 
     def ask(self, probe: str, *arguments: str, hint: str, device: str = "CPU") -> Any:
-        """What a probe found; raises Problem if it raised, crashed or hung. `hint` is for where it has none."""
+        """What a probe found; raises Problem if it raised, crashed or hung, with `hint` if the probe gave none."""
         command = [sys.executable, "-P", "-m", "devtool.doctor.probes", probe, *arguments]
         environment = self.environment() | {"PJRT_DEVICE": device}
-        # Last: where devtool is not installed, it is found all the same; else nothing changes.
+        # The checkout comes last: it is found if devtool is not installed, and changes nothing if it is.
         paths = [os.environ.get("PYTHONPATH"), str(Path(__file__).resolve().parents[2])]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         try:
@@ -50,7 +50,7 @@ class Processes:
         return answer["found"]
 
     def run(self, command: Sequence[str], hint: str, text: str = "") -> str:
-        """What a tool prints; raises Problem if it fails."""
+        """The output of a tool; raises Problem if it fails."""
         try:
             done = run_captured(command, self._timeout, self.environment(), text)
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -60,10 +60,10 @@ class Processes:
         return done.stdout
 
     def environment(self) -> dict[str, str]:
-        """What they get of this process's."""
+        """The environment of the processes: this process's, without LD_PRELOAD unless `preload` is set."""
         return {name: value for name, value in os.environ.items() if self.preload or name != "LD_PRELOAD"}
 
 
 def _end(done: subprocess.CompletedProcess) -> str:
-    """How a program ended, and the last that it said."""
+    """How a program ended, and the last line of its stderr."""
     return ": ".join([how_it_ended(done.returncode), *done.stderr.strip().splitlines()[-1:]])

@@ -1,4 +1,4 @@
-"""Whether this Python and its wheels are those that pyxla is locked to, for `devtool doctor`."""
+"""Checks for `devtool doctor` that this Python and its wheels are the ones that pyxla is locked to."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def python(version: tuple[int, int] = sys.version_info[:2]) -> str:
 
 
 def wheels(requirements: Path) -> str:
-    """Compares what is installed with the locks in this folder."""
+    """Compares the installed packages with the locks in this folder."""
     chosen = wheel_set()
     pins = read_locks(requirements, chosen)
     installed = {pin: version_of(pin.name) for pin in pins}
@@ -52,7 +52,7 @@ def wheel_set() -> str:
 
 
 def version_of(package: str) -> str | None:
-    """The version that is installed, if any."""
+    """The installed version of a package, or None."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -60,7 +60,7 @@ def version_of(package: str) -> str | None:
 
 
 def read_locks(requirements: Path, chosen: str) -> list[Any]:
-    """What the locks `chosen` and dev name for this Python."""
+    """The packages that the locks `chosen` and dev name for this Python."""
     from devtool.locks.wheels import read_pins
 
     pins = [pin for name in (chosen, "dev") for pin in read_pins((requirements / f"{name}.txt").read_text())]
@@ -74,7 +74,7 @@ def _same(installed: str, locked: str) -> bool:
 
 
 def install_command(chosen: str) -> str:
-    """The command that installs what is locked; bin/devtool sees a lock that changed, but not a changed .venv."""
+    """The command that installs the locked packages; bin/devtool notices a changed lock, but not a changed .venv."""
     if os.environ.get("PYXLA_NIX_SHELL") == "1":
         return "leave this shell, then bin/devtool nix develop"
     locks = f"-r requirements/{chosen}.txt -r requirements/dev.txt"
