@@ -1,4 +1,4 @@
-"""What XLA makes of one case of an op, or of a script: runs it, and hands back what pyxla saw of its modules."""
+"""Runs one case of an op, or a script, and returns what pyxla saw of the modules that XLA made of it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from devtool.hlo.xla_flags import dumping
 
 
 def load_cases(op_name: str) -> list[Any]:
-    """The cases of an op or implementation, at least one: those in the folder of the op."""
+    """The cases of an op or implementation, at least one. They are in the folder of the op."""
     folder = project.folder_of(op_name)
     home = project.implementations().get(folder, folder)
-    # Before torch_xla is imported: it guesses otherwise, and says so.
+    # Before torch_xla is imported: otherwise it guesses the device, and prints that.
     os.environ.setdefault("PJRT_DEVICE", "CPU")
     wanted = f"kernels/{home}/cases.py"
     try:
@@ -76,13 +76,13 @@ def inspect_case(op_name: str, case: Any) -> tuple[str, Any]:
 
 
 def inspect_script(script: Path, arguments: Sequence[str]) -> Any:
-    """Runs a script as `python script` does, and returns the pyxla.Inspection of all that XLA compiled.
+    """Runs a script as `python script` does, and returns the pyxla.Inspection of everything that XLA compiled.
 
-    What it prints goes to stderr. Nothing is compiled for the inspection: XLA writes down what it compiles anyway.
+    The script's output goes to stderr. Nothing is compiled for the inspection: XLA dumps what it compiles anyway.
 
     Args:
         script: a Python file.
-        arguments: of the script.
+        arguments: the script's arguments.
 
     Raises:
         DevtoolError: there is no such file, the script failed, or XLA compiled nothing.
@@ -106,10 +106,10 @@ def inspect_script(script: Path, arguments: Sequence[str]) -> Any:
 
 
 def compile_for(seen: Any, gpu: str) -> Any:
-    """What XLA:CUDA makes of the modules for this GPU, as a pyxla.Inspection.
+    """Compiles the modules for this GPU with XLA:CUDA and returns the pyxla.Inspection.
 
     Raises:
-        DevtoolError: pyxla's reason why it does not.
+        DevtoolError: that failed; the message is pyxla's.
     """
     from pyxla import PyxlaError, compiled_for
 
@@ -121,7 +121,7 @@ def compile_for(seen: Any, gpu: str) -> Any:
 
 @contextlib.contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
-    """Also of what the script starts, and of libraries: they write to the file descriptor."""
+    """Redirects the file descriptor too, to which libraries and child processes write."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -135,7 +135,7 @@ def _stdout_to_stderr() -> Iterator[None]:
 
 
 def _written_at(folder: Path) -> dict[Path, int]:
-    """When each file was written last, in ns: an earlier run of the script has left modules of the same names."""
+    """When each file was last written, in ns: an earlier run of the script may have left modules of the same names."""
     return {path: path.stat().st_mtime_ns for path in folder.glob("*")} if folder.is_dir() else {}
 
 

@@ -1,4 +1,4 @@
-"""What devtool hlo prints."""
+"""Prints the output of `devtool hlo`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STAGES = ("stablehlo", "before", "after")
 
 
 def print_report(lowered: str | None, inspection: Any) -> None:
-    """The lowered module, if there is one to show, then what XLA made of it."""
+    """Prints the lowered module, if there is one, then what XLA made of it."""
     if lowered is not None:
         print_module(lowered, "")
         click.echo()
@@ -25,14 +25,14 @@ def print_report(lowered: str | None, inspection: Any) -> None:
 
 
 def print_stage(inspection: Any, stage: str) -> None:
-    """The modules at one stage."""
+    """Prints the modules at one stage."""
     for i, module in enumerate(inspection.modules):
         text = module.stablehlo() if stage == "stablehlo" else getattr(module, stage)
         print_module(text, "\n" if i else "")
 
 
 def print_diff(inspection: Any) -> None:
-    """What XLA changed in each module, as a unified diff without the notes of source lines."""
+    """Prints what XLA changed in each module, as a unified diff without metadata (source lines)."""
     for module in inspection.modules:
         before, after = (_without_notes(text).splitlines() for text in (module.before, module.after))
         names = (f"{module.name}, before optimisation", f"{module.name}, after optimisation")
@@ -41,12 +41,12 @@ def print_diff(inspection: Any) -> None:
 
 
 def print_json(inspection: Any) -> None:
-    """All of it as one JSON object."""
+    """Prints the whole inspection as one JSON object."""
     click.echo(json.dumps(inspection.as_json(), indent=1, allow_nan=False))
 
 
 def write_graph(inspection: Any, path: Path, stage: str) -> None:
-    """Writes the picture."""
+    """Writes the modules as an SVG file."""
     from devtool.hlo.svg import draw
 
     text, left_out = draw(inspection.modules, "before" if stage == "before" else "after")
@@ -56,7 +56,7 @@ def write_graph(inspection: Any, path: Path, stage: str) -> None:
 
 
 def print_module(text: str, above: str) -> None:
-    """Prints a module; on a terminal its custom calls stand out."""
+    """Prints a module; on a terminal its custom calls are highlighted."""
     text = above + text.strip()
     if not click.get_text_stream("stdout").isatty():
         click.echo(text)
@@ -71,7 +71,7 @@ def print_module(text: str, above: str) -> None:
 
 
 def print_calls(targets: Sequence[str]) -> None:
-    """How many custom calls there are, on stderr."""
+    """Prints the number of custom calls and their targets on stderr."""
     listed = ", ".join(targets) or "none"
     click.echo(f"hlo: {len(targets)} custom call{'s' * (len(targets) != 1)}: {listed}", err=True)
 

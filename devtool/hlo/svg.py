@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-# Of larger modules only what is near a custom call is drawn.
+# Of a larger module only the instructions near a custom call are drawn.
 MOST_NODES = 300
 _NEAR = 3
 _CHARACTER, _LINE, _MARGIN, _GAP = 7.3, 16, 24, 36
 
-# Colours follow the reader's; a page that embeds the picture may set the variables itself.
+# The colours follow the reader's colour scheme; a page that embeds the picture may set the variables itself.
 STYLE = """
 svg.hlo { --paper: #fff; --ink: #1c2024; --box: #f3f5f7; --line: #8b959e;
   --call: #0b62c4; --on-call: #fff; --copy: #b34700; background: var(--paper); font: 12px ui-monospace, monospace; }
@@ -33,8 +33,8 @@ class Box:
     Attributes:
         key: name of the instruction, or of the output.
         kind: "call", "copy", "end" (an argument or an output) or "other".
-        lines: what it shows.
-        tip: what a browser shows when the pointer rests on it.
+        lines: its lines of text.
+        tip: the tooltip.
     """
 
     key: str
@@ -75,7 +75,7 @@ def draw(modules: Iterable[Any], stage: str) -> tuple[str, int]:
     """The modules as one SVG, one below the other, and how many instructions were left out.
 
     Args:
-        modules: of a pyxla.Inspection.
+        modules: the modules of a pyxla.Inspection.
         stage: "before" or "after": the text to draw.
     """
     drawings = [_draw(module, stage) for module in modules] or [Drawing(0, 0, "", 0)]
@@ -147,7 +147,7 @@ def _short(text: str) -> str:
 
 
 def _near_the_calls(boxes: dict[str, Box], edges: list[tuple[str, str]]) -> tuple[dict[str, Box], int]:
-    """All boxes, or of a large module those that few steps lead to from a custom call."""
+    """All boxes, or of a large module those within a few steps of a custom call; and how many are left out."""
     if len(boxes) <= MOST_NODES:
         return boxes, 0
     beside: dict[str, set[str]] = {}
@@ -163,7 +163,7 @@ def _near_the_calls(boxes: dict[str, Box], edges: list[tuple[str, str]]) -> tupl
 
 
 def _place(boxes: dict[str, Box], edges: list[tuple[str, str]]) -> tuple[float, float, list[str]]:
-    """Gives every box its place, from top to bottom as data flows; returns width, height and the edges' paths."""
+    """Places all boxes, from top to bottom in the direction of the data; returns width, height and the edges' paths."""
     from grandalf.graphs import Edge, Graph, Vertex
     from grandalf.layouts import SugiyamaLayout
     from grandalf.routing import EdgeViewer
@@ -197,7 +197,7 @@ def _place(boxes: dict[str, Box], edges: list[tuple[str, str]]) -> tuple[float, 
 
 
 def _path(points: list[tuple[float, float]]) -> str:
-    """A line through the points that leaves and enters each of them upright."""
+    """A curve through the points that is vertical at each of them."""
     text = f"M{points[0][0]:.1f} {points[0][1]:.1f}"
     for (x0, y0), (x1, y1) in itertools.pairwise(points):
         middle = (y0 + y1) / 2
