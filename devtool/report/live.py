@@ -1,8 +1,8 @@
-"""What `devtool report` takes from running ops: schemas, and what XLA makes of a case.
+"""The part of `devtool report` that runs ops: their schemas, and what XLA makes of a case.
 
-One process for all ops, as torch_xla takes seconds to import: `python -m devtool.report.live OP...`. It prints a line
-of JSON when it begins an op and one when it is done with it, so that `probe` knows which one ended the process, and
-goes on with the others in another.
+One process runs all ops, because torch_xla takes seconds to import: `python -m devtool.report.live OP...`. It prints a
+line of JSON when it begins an op and another when the op is done. So `probe` knows which op ended the process, and
+continues with the others in a new one.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ def probe(ops: Sequence[str]) -> dict[str, dict[str, Any]]:
             said.seek(0)
             last = said.read().strip().rpartition("\n")[2]
         end = how_it_ended(status) + f": {last}" * (status >= 0)
-        # The one that it had begun; all that are left, if it did not come so far.
+        # The op that it had begun; all that are left, if it had begun none.
         for op in [op for op in begun or waiting if op not in found]:
             found[op] = {"op": op, "problem": f"report: {op}: the process that runs the op {end}"}
     return found
 
 
 def main(ops: Sequence[str]) -> None:
-    """Prints what the page shows of each op; whatever else is printed goes to stderr."""
-    # Before torch_xla is imported: it guesses otherwise, and says so.
+    """Prints what the page shows of each op; all other output goes to stderr."""
+    # Before torch_xla is imported: otherwise it guesses the device, and prints that.
     os.environ.setdefault("PJRT_DEVICE", "CPU")
     from pyxla.benchmark.__main__ import own_stdout
 
@@ -59,7 +59,7 @@ def main(ops: Sequence[str]) -> None:
 
 
 def _op(op: str) -> dict[str, Any]:
-    """What the page shows of an op: `library`, `ops`, `hlo`; a `problem` stands for what cannot be had."""
+    """What the page shows of an op: `library`, `ops`, `hlo`; a `problem` replaces what is not available."""
     from devtool.building.inventory import library_state
 
     return {
@@ -70,7 +70,7 @@ def _op(op: str) -> dict[str, Any]:
 
 
 def _guarded(take: Callable[[], Any]) -> Any:
-    """What it returns, or what it raised: an op's files are its author's, and may raise anything."""
+    """What `take` returns, or what it raised: an op's files are its author's, and may raise anything."""
     try:
         return take()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Makes the page of `devtool report`: what is on record of each op, and what its schema, HLO and machine code show."""
+"""Makes the page of `devtool report`: the records, schema, HLO and machine code of each op."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _TEMPLATES = Path(__file__).parent / "template"
 
 
 def write_report(names: Sequence[str], output: Path) -> None:
-    """Writes the page; says on stderr what it does, and which records the page lacks.
+    """Writes the page; reports on stderr what it does, and which records the page lacks.
 
     Args:
         names: ops; none means all of them.
         output: the page, an HTML file.
 
     Raises:
-        DevtoolError: no such op, or no place for the page. What is wrong with one op stands in the page.
+        DevtoolError: there is no such op, or the page cannot be written. The page itself says what is wrong with an op.
     """
     ops = project.select_ops("report", names)
     require_writable("report: --output", output, FAILED)
@@ -43,7 +43,7 @@ def write_report(names: Sequence[str], output: Path) -> None:
     live, machine_code = _probe(ops)
     runs, foreign = read_benches()
     entries = [_entry(op, live[op], machine_code[op], runs) for op in ops]
-    # A page is for others too, who have other folders.
+    # The page is also for readers who have other folders.
     text = _render(entries, foreign).replace(f"{project.root()}/", "")
     try:
         write_atomic(output, text)
@@ -53,13 +53,13 @@ def write_report(names: Sequence[str], output: Path) -> None:
     click.echo(f"report: wrote {output}: {count}, {len(text.encode()) / 1e3:.0f} kB", err=True)
     commands = dict.fromkeys(line["command"] for entry in entries for line in entry["missing"])
     if commands:
-        click.echo("report: the page says what these would add or bring up to date:", err=True)
+        click.echo("report: the page says what these commands would add or update:", err=True)
         for command in commands:
             click.echo(f"  {command}", err=True)
 
 
 def _probe(ops: Sequence[str]) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
-    """What the ops and their libraries show; two libraries are disassembled at a time while the ops run."""
+    """Runs the ops and, at the same time, disassembles their libraries, two at a time."""
     stop = threading.Event()
     with ThreadPoolExecutor(2) as pool:
         sass = pool.map(lambda op: _sass(op, stop), ops)
@@ -77,7 +77,7 @@ def _sass(op: str, stop: threading.Event) -> dict[str, Any]:
         return {"problem": f"report: {op}: expected a built library, got none", "hint": f"devtool build {op}"}
     cuobjdump = find_cuobjdump()
     if cuobjdump is None:
-        message = "report: cuobjdump: expected it on PATH, in the CUDA toolkit or beside triton, got none"
+        message = "report: cuobjdump: expected it on PATH, in the CUDA toolkit or in triton's wheel, got none"
         return {"problem": message, "hint": "install the CUDA toolkit, or run devtool through bin/devtool"}
     try:
         kernels = read_kernels(library, cuobjdump, stop)
@@ -111,7 +111,7 @@ def _entry(op: str, live: dict[str, Any], sass: dict[str, Any], runs: Sequence[R
 
 
 def _missing(entry: dict[str, Any]) -> list[dict[str, str]]:
-    """What the page lacks of an op, or shows as it was before the sources changed, and the command that makes it."""
+    """What the page lacks about an op, or shows from before its sources changed, and the command that makes it."""
     op, library = entry["name"], entry["library"]
     found = []
 
@@ -121,7 +121,7 @@ def _missing(entry: dict[str, Any]) -> list[dict[str, str]]:
     if library.get("state") in ("not built", "stale", "corrupt"):
         add(f"Its library is {library['state']}.", f"devtool build {op}")
     if not entry["tests"] and entry["has_tests"]:
-        add("No whole run of its tests is on record.", f"devtool test {op}")
+        add("No complete run of its tests is on record.", f"devtool test {op}")
     for what, views in (("test", entry["tests"]), ("bench", entry["speed"])):
         for view in views:
             kind = view["device"].partition(",")[0] if what == "test" else view["kind"]
@@ -143,7 +143,7 @@ def _render(entries: Sequence[dict[str, Any]], foreign: Sequence[str]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    # A picture of devtool hlo without its own style: the page has it once for all.
+    # Removes the style from a picture of devtool hlo: the page contains it once, for all pictures.
     environment.filters["without_style"] = lambda svg: re.sub(r"<style>.*?</style>\n?", "", svg, flags=re.DOTALL)
     versions = {}
     for name in ("pyxla", "torch", "torch_xla", "jaxlib"):

@@ -1,4 +1,4 @@
-"""The plots of `devtool report`: plain SVG, whose colours the page sets by class for light and dark."""
+"""The plots of `devtool report`: plain SVG. The page sets the colours by class, for light and dark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from devtool.records.run_file import Run
 
 _LEFT, _TOP, _HEIGHT = 62, 14, 190
 _STEP = 19
-# What a label of a case takes below the axis, turned by 55 degrees.
+# For the space of a case's label below the axis: the width of a character, and the sine of its angle (55 degrees).
 _CHARACTER, _SINE = 5.6, 0.82
 
 
@@ -24,7 +24,7 @@ class Error:
 
     Attributes:
         case: its name.
-        share: of what is allowed; None where no check came so far as to compare.
+        share: the error as a share of what is allowed; None if no check got as far as comparing.
         error: how far the worst element is off.
         allowed: how far it may be.
         ok: whether all checks of the case passed.
@@ -38,7 +38,7 @@ class Error:
 
 
 def accuracy(errors: Sequence[Error], label: str) -> str:
-    """The worst error of each case below the line of what is allowed; a cross on it: a check failed."""
+    """The worst error of each case, below a line for the allowed error; a cross on the line: a check failed."""
     width, foot = _LEFT + _STEP * len(errors) + 40, _TOP + _HEIGHT
 
     def y(share: float) -> float:
@@ -61,7 +61,7 @@ def accuracy(errors: Sequence[Error], label: str) -> str:
 
 
 def roofline(run: Run, label: str) -> str | None:
-    """Operations per second over operations per byte under the two measured rates; None if nothing computes."""
+    """Operations per second over operations per byte, with the two measured rates; None if no case computes."""
     roof = roofline_of(run)
     if not roof.points:
         return None
@@ -105,7 +105,7 @@ def swatch(number: int) -> str:
 
 
 def history(shares: Sequence[float], label: str) -> str:
-    """A small line: shares of the rate from the oldest run to the newest, over the height from 0 to the largest."""
+    """A small line plot of the shares of the rate, from the oldest run to the newest; the top is the largest share."""
     width, height = 132.0, 34.0
     top = max(1.0, *shares)
     step = (width - 12) / max(1, len(shares) - 1)
@@ -142,7 +142,7 @@ def _text(kind: str, x: float, y: float, text: str, anchor: str = "start") -> st
 
 
 def _every(numbers: range, most: int) -> list[int]:
-    """At most so many of the numbers, evenly."""
+    """At most `most` of the numbers, evenly spaced."""
     return list(numbers)[:: math.ceil(len(numbers) / most) or 1]
 
 

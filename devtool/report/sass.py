@@ -1,4 +1,4 @@
-"""What the machine code in an op's library shows: registers, memory and instructions of each kernel, from cuobjdump."""
+"""Reads the machine code in an op's library with cuobjdump: registers, memory and instructions of each kernel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from devtool.building.build import find_nvcc, in_wheel
 from devtool.errors import DevtoolError
 from devtool.processes import locate, run_lines
 
-# Class of instructions -> how their names begin. The first that fits counts; REST is what fits none.
+# Class of instructions -> how their names begin. The first match counts; REST is for those without a match.
 CLASSES = {
     "tensor": r"\w*MMA",
     "float": "FFMA|FADD|FMUL|FMNMX|FSEL|FSET|FCHK|FSWZ|HADD|HMUL|HFMA|HSET|HMNMX|DADD|DMUL|DFMA|DSET|DMNMX|MUFU",
@@ -37,7 +37,7 @@ _CLASS = re.compile("|".join(f"(?P<c{i}>{names})" for i, names in enumerate(CLAS
 _FUNCTION = re.compile(r"\s+Function(?: : | )([\w$.]+)")
 _USAGE = re.compile(r"\b(REG|STACK|SHARED):(\d+)")
 _INSTRUCTION = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?\w+ +)?([A-Z][A-Z0-9_]*)")
-# Of an instruction.
+# The size of an instruction.
 _BYTES = 16
 
 
@@ -48,9 +48,9 @@ class Kernel:
     Attributes:
         architecture: "sm_90a".
         name: as in the source, with template arguments, without its namespace.
-        registers: of a thread.
-        shared: static shared memory of a block, in bytes; what a launch adds is not in the library.
-        stack: local memory of a thread, in bytes: spilled registers, and arrays that are no registers.
+        registers: the number per thread.
+        shared: static shared memory of a CTA, in bytes; what a launch adds is not in the library.
+        stack: local memory per thread, in bytes: spilled registers, and arrays that are not in registers.
         mix: class of instructions -> how many there are in the code.
     """
 
@@ -63,24 +63,24 @@ class Kernel:
 
 
 def find_cuobjdump() -> str | None:
-    """cuobjdump on PATH, of the CUDA toolkit, or of the wheel of triton, which torch brings."""
+    """cuobjdump on PATH, in the CUDA toolkit, or in the wheel of triton, which is installed with torch."""
     beside = [Path(nvcc).resolve().parent] if (nvcc := find_nvcc()) else []
     places = [*beside, Path("/usr/local/cuda/bin"), *in_wheel("triton", "backends/nvidia/bin")]
     return locate("cuobjdump") or shutil.which("cuobjdump", path=os.pathsep.join(map(str, places)))
 
 
 def read_kernels(library: Path, cuobjdump: str, stop: threading.Event) -> list[Kernel]:
-    """The kernels of a library in the order of their architectures and names; none of a library without CUDA code.
+    """The kernels of a library, sorted by architecture and name; none if the library has no CUDA code.
 
     Args:
-        library: of an op.
+        library: the library of an op.
         cuobjdump: from `find_cuobjdump`.
-        stop: set by another thread, it ends the reading with KeyboardInterrupt.
+        stop: another thread sets it to end the reading with KeyboardInterrupt.
 
     Raises:
         DevtoolError: cuobjdump cannot read it.
     """
-    # cuobjdump calls nvdisasm, which lies beside it.
+    # cuobjdump calls nvdisasm, which is in the same folder.
     environment = os.environ | {
         "PATH": os.pathsep.join([str(Path(cuobjdump).parent), os.environ.get("PATH", "")]),
         "LC_ALL": "C",
@@ -109,9 +109,9 @@ def read_kernels(library: Path, cuobjdump: str, stop: threading.Event) -> list[K
 
 
 class _Usage:
-    """Reads what cuobjdump says of resources: by number of the ELF file and symbol.
+    """Reads the resource usage that cuobjdump prints, by the number of the ELF file and the symbol.
 
-    A symbol alone does not tell kernels apart: Triton compiles one function many times, each into a file of its own.
+    A symbol alone does not identify a kernel: Triton compiles one function many times, each time into its own file.
     """
 
     def __init__(self) -> None:
@@ -136,8 +136,8 @@ class _Usage:
 def _count_instructions(folder: Path, kernels: dict[tuple[int, str], Kernel], run: Callable[..., int]) -> None:
     """Fills `mix` from the extracted ELF files, in one run of nvdisasm for all code of an architecture.
 
-    A run for each file, as cuobjdump makes them, takes fifteen times as long where kernels are many and small. The
-    counts stay empty where nvdisasm is missing or does not know the architecture.
+    cuobjdump runs nvdisasm for each file, which takes fifteen times as long if there are many small kernels. The counts
+    stay empty if nvdisasm is missing or does not know the architecture.
     """
     from elftools.elf.elffile import ELFFile
 
@@ -170,7 +170,7 @@ def _class_of(instruction: str) -> str:
 
 @cache
 def source_name(symbol: str) -> str:
-    """The name in the source, without namespace and parameters: `Kernel<float, 4>`; what is not C++ stays as it is."""
+    """The name in the source, without namespace and parameters: `Kernel<float, 4>`; other symbols do not change."""
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL("libstdc++.so.6")
         demangle, free = library["__cxa_demangle"], ctypes.CDLL(None).free
@@ -195,5 +195,5 @@ def _without_parameters(text: str) -> str:
 
 
 def spilled(kernels: Iterable[Kernel]) -> int:
-    """How many kernels have instructions that go to local memory."""
+    """How many kernels have instructions that access local memory."""
     return sum(bool(kernel.mix["local memory"]) for kernel in kernels)

@@ -1,4 +1,4 @@
-"""What the page of `devtool report` shows of an op: its records in the words and numbers that the template prints."""
+"""Turns the records of an op into the words and numbers that the template of `devtool report` prints."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from devtool.report import plots
 from devtool.report.sass import CLASSES, REST, Kernel, spilled
 from devtool.testing.table import COLUMNS
 
-# A kernel's row names these classes; the others are in its bar.
+# The classes of instructions in the order of the legend and of a kernel's bar.
 MIX = (*CLASSES, REST)
 
 
 def tests_view(op: str, tests: Tests, sources: str) -> dict[str, Any]:
-    """A whole run of the op's tests: counts, a row per case, the other tests that failed, the plot."""
+    """A complete run of the op's tests: counts, a row per case, the other tests that failed, the plot."""
     cases: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for check in tests.checks:
         cases.setdefault((check["op"], check["case"]), []).append(check)
@@ -98,7 +98,7 @@ def _speed(op: str, run: Run, sources: str) -> dict[str, Any]:
 
 
 def history_view(op: str, runs: Sequence[Run], sources: str) -> list[dict[str, Any]]:
-    """Of each case on each device: how its raw call went from run to run."""
+    """For each case on each device: the time of its raw call from run to run."""
     series: dict[tuple[str, str], list[tuple[Run, Case]]] = {}
     for run in _of(op, runs):
         for case in run.cases:
@@ -161,7 +161,7 @@ def _kernel(kernel: Kernel) -> dict[str, Any]:
 
 
 def _of(op: str, runs: Sequence[Run]) -> list[Run]:
-    """The runs with a case of this op, each without the cases of others; of an implementation those that timed it."""
+    """The runs with a case of this op, each without other ops' cases; for an implementation, the runs that timed it."""
     timed = project.implementations().get(op, op)
     own = [dataclasses.replace(run, cases=tuple(case for case in run.cases if case.op == timed)) for run in runs]
     if timed != op:
@@ -170,7 +170,7 @@ def _of(op: str, runs: Sequence[Run]) -> list[Run]:
 
 
 def _raw(op: str) -> str:
-    """The layer that is the raw call of an op, or of the implementation of this folder: "triton raw"."""
+    """The name of the layer of an op's raw call, or of an implementation's: "triton raw"."""
     _, _, implementation = project.op_of_folder(op).partition(".")
     return f"{implementation} raw".strip()
 

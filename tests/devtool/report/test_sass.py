@@ -159,5 +159,5 @@ def test_without_cuobjdump(tmp_path, monkeypatch):
     monkeypatch.setattr(page, "find_cuobjdump", lambda: None)
     found = page._sass("x", threading.Event())
     assert found["problem"].startswith(
-        "report: cuobjdump: expected it on PATH, in the CUDA toolkit or beside triton, got"
+        "report: cuobjdump: expected it on PATH, in the CUDA toolkit or in triton's wheel, got"
     )
