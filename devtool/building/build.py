@@ -23,13 +23,13 @@ from devtool.building.ninja_output import NinjaOutput
 from devtool.errors import DevtoolError
 from devtool.processes import locate, run_lines
 
-# What the user may set beside our options; another value means another configuration.
+# Variables that the user may set in addition to the options; another value means another configuration.
 _ENVIRONMENT = ("CXX", "CXXFLAGS", "LDFLAGS", "CUDACXX", "CUDAFLAGS", "CUDAHOSTCXX", "CMAKE_CXX_COMPILER_LAUNCHER")
-# What a compiler or CMake says -> the cause, and the hint.
+# Text in the output of a compiler or CMake -> the cause, and the hint.
 _SYMPTOMS = (
     ("No space left on device|Disk quota exceeded|File too large", "the disk is full", "free some space"),
     ("Read-only file system|Permission denied", "the tree is read-only", "make it writable, or copy it elsewhere"),
-    ("Killed signal|[Oo]ut of memory|[Cc]annot allocate memory", "the memory is used up", "build one op at a time"),
+    ("Killed signal|[Oo]ut of memory|[Cc]annot allocate memory", "the memory ran out", "build one op at a time"),
 )  # fmt: skip
 
 
@@ -47,9 +47,9 @@ class Options:
 
 
 def for_cpu(options: Options) -> Options:
-    """What a command needs that runs ops on the CPU: with `auto` no CUDA code, unless an earlier build was to have it.
+    """The options of a command that runs ops on the CPU: `auto` becomes what the last build had, or else `off`.
 
-    Another configuration compiles all anew, and so would the next build that wants CUDA code.
+    Any other configuration recompiles everything, and so does the next build that needs CUDA code.
     """
     if options.cuda != "auto":
         return options
@@ -60,14 +60,14 @@ def for_cpu(options: Options) -> Options:
 
 
 def build_ops(ops: Sequence[str], options: Options, *, clean: bool = False) -> list[Path]:
-    """Builds the libraries of these ops and returns their paths; talks on stderr.
+    """Builds the libraries of these ops and returns their paths; reports on stderr.
 
     Args:
         ops: names; from `project.select_ops`.
-        clean: remove what an earlier build made of them first.
+        clean: first remove what an earlier build made of them.
 
     Raises:
-        DevtoolError: a tool is missing, CMake or a compiler failed, or the disk did.
+        DevtoolError: a tool is missing, or CMake or a compiler failed.
     """
     started = time.monotonic()
     with _locked_folder(options) as folder:
@@ -79,7 +79,7 @@ def build_ops(ops: Sequence[str], options: Options, *, clean: bool = False) -> l
             run_lines([ninja, "-C", str(folder), "-t", "clean", *ops], lambda line: None)
         libraries = [project.library(op, options.sanitize) for op in ops]
         for path in libraries if clean else ():
-            path.with_suffix(".json").unlink(missing_ok=True)  # ninja removes the library that it lies beside, no more
+            path.with_suffix(".json").unlink(missing_ok=True)  # ninja removes only the library next to it
         before = list(map(_identity, libraries))
         _run_ninja(ninja, folder, [*ops, *project.device_targets()])
         built = [op for op, path, old in zip(ops, libraries, before, strict=True) if _identity(path) != old]
@@ -115,7 +115,7 @@ def compiler() -> str | None:
     """The C++ compiler that CMake will take, or None."""
     try:
         named = shlex.split(os.environ.get("CXX", ""))
-    except ValueError:  # a quotation without its end
+    except ValueError:  # an unclosed quotation
         return None
     return next(filter(None, map(shutil.which, named[:1] or ("c++", "g++", "clang++"))), None)
 
@@ -130,10 +130,10 @@ def _require_compiler() -> None:
 
 def _run_ninja(ninja: str, folder: Path, ops: Sequence[str]) -> None:
     output = NinjaOutput()
-    # All that fails is worth seeing at once: -k 0.
+    # -k 0: show everything that fails, at once.
     status = run_lines([ninja, "-C", str(folder), "-k", "0", *ops], output, {**os.environ, "NINJA_STATUS": "[%f/%t] "})
     output.close()
-    if status and "rebuilding 'build.ninja'" in output.text():  # an op folder came or went, and CMake refuses it
+    if status and "rebuilding 'build.ninja'" in output.text():  # an op folder was added or removed, and CMake failed
         raise _configure_failure(output.text())
     if status:
         where, got = output.blame()
@@ -162,7 +162,7 @@ def _configure(folder: Path, options: Options) -> str:
         return ninja
     configured.unlink(missing_ok=True)
     lines: list[str] = []
-    # --fresh: CMake keeps the first compiler that it saw otherwise. It starts over, so all is compiled anew.
+    # --fresh: otherwise CMake keeps the first compiler that it saw. CMake starts over, so everything is recompiled.
     if run_lines([*command[:1], "--fresh", *command[1:]], lines.append):
         shown = "\n".join(line for line in lines if not line.startswith("-- ")).strip()
         click.echo(shown, err=True)
@@ -182,20 +182,20 @@ def _configure_failure(output: str) -> DevtoolError:
 
 
 def _tools() -> list[Path]:
-    """The files by which a build differs: compilers, Triton, XLA's headers; kernels/CMakeLists.txt finds them so."""
+    """The files that change a build: compilers, Triton, XLA's headers, found as in kernels/CMakeLists.txt."""
     compilers = [Path(tool) for tool in (compiler(), find_nvcc()) if tool]
     return [*compilers, *in_wheel("jaxlib", "include/xla/ffi/api/ffi.h"), *in_wheel("triton", "__init__.py")]
 
 
 def find_nvcc() -> str | None:
-    """nvcc as kernels/CMakeLists.txt finds it: the one in CUDACXX, else on PATH, of the CUDA toolkit, of the wheel."""
+    """nvcc, found as in kernels/CMakeLists.txt: from CUDACXX, else from PATH, the CUDA toolkit, or the wheel."""
     named = os.environ.get("CUDACXX")
     places = [named] if named else ["nvcc", "/usr/local/cuda/bin/nvcc", *map(str, in_wheel("nvidia", "cu13/bin/nvcc"))]
     return next(filter(None, map(shutil.which, places)), None)
 
 
 def in_wheel(package: str, name: str) -> list[Path]:
-    """Where a file of a package that is not imported would be."""
+    """The paths that a file of a package may have; the package is not imported."""
     spec = importlib.util.find_spec(package)
     return [Path(folder, name) for folder in (spec.submodule_search_locations or [])] if spec else []
 
@@ -208,7 +208,7 @@ def _failure(what: str, expected: str, got: str, output: str, hint: str) -> Devt
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Changes when the file does."""
+    """A value that changes when the file does."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         status = path.stat()
         return status.st_mtime_ns, status.st_size
@@ -217,7 +217,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def _locked_folder(options: Options) -> Iterator[Path]:
-    """Where CMake works, for one build at a time. The system lets go of the lock when devtool ends, however it ends."""
+    """CMake's folder, locked for one build at a time. The system releases the lock when devtool ends or is killed."""
     folder = project.build_folder(options.sanitize)
     folder.parent.mkdir(exist_ok=True)
     with folder.with_suffix(".lock").open("a+") as lock:
@@ -225,7 +225,7 @@ def _locked_folder(options: Options) -> Iterator[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.seek(0)
-            click.echo(f"build: waits for process {lock.read() or 'unknown'}, which builds in {folder}", err=True)
+            click.echo(f"build: waiting for process {lock.read() or 'unknown'}, which builds in {folder}", err=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         lock.truncate(0)
         lock.write(str(os.getpid()))

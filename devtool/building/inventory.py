@@ -1,7 +1,7 @@
-"""What `devtool list` shows: each op with what its library says of itself.
+"""What `devtool list` shows: each op, with what its library's op table says.
 
-Reading a library's table is pyxla's business, and importing any module of pyxla imports torch: the one slow command
-(2 s). Both ways around were worse: a second reader of the table, or pyxla's modules loaded past its own __init__.
+pyxla reads the table, and importing any module of pyxla imports torch, so the command takes 2 s. Both alternatives
+were worse: a second reader of the table, or loading pyxla's modules without pyxla's __init__.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ def inventory() -> list[dict[str, Any]]:
     """One entry per op folder: op, implements, schema, state, reason, targets, platforms, architectures, compiler,
     library.
 
-    `implements` is the op of an implementation, whose entry comes after the op's, or None. What only a library tells is
-    empty where there is none that can be read; `reason` says why it is not built.
+    `implements` is the op that the folder implements, whose entry comes first, or None. Fields that only a library can
+    fill are empty if it cannot be read; `reason` then says why, or is the command that builds it.
     """
     import torch
 
@@ -34,7 +34,7 @@ def inventory() -> list[dict[str, Any]]:
 
 
 def library_state(op: str) -> dict[str, Any]:
-    """What `inventory` says of the op's library."""
+    """The fields of `inventory` about the op's library."""
     from pyxla.errors import LibraryError
     from pyxla.library.find import check_fresh, library_path, load_library
 
@@ -86,7 +86,7 @@ def print_inventory(entries: Sequence[dict[str, Any]]) -> None:
             entry["state"],
             style="" if entry["state"] == "built" else "yellow",
         )
-    # In a pipe no line is broken, so that grep finds a target.
+    # In a pipe no line is wrapped, so that grep finds a target.
     Console(width=None if sys.stdout.isatty() else 1000).print(table)
     rest = [entry["op"] for entry in entries if entry["state"] not in ("built", "preloaded", "installed")]
     if rest:

@@ -1,4 +1,4 @@
-"""Turns what ninja prints into what a reader wants: the compilers' messages, without command lines."""
+"""Filters the output of ninja: keeps the compilers' messages, drops the command lines."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import sys
 import click
 
 _STEP = re.compile(r"\[(\d+/\d+)\] (.*)")
-# What CMake says when an op folder came or went and it configures anew.
+# CMake's output when an op folder was added or removed, so that it configures again.
 _CHATTER = re.compile(r"-- .*|The following files were (added|removed):|  [+-]\S+|")
 _OBJECT = re.compile(r"CMakeFiles/(?P<op>\w+)\.dir/(?P<source>\S+)\.o\b")
 _LIBRARY = re.compile(r"lib(?P<op>\w+)\.so\b")
 
 
 class NinjaOutput:
-    """Takes ninja's lines: shows the current step on a terminal, and messages of compilers as they come, on stderr."""
+    """Takes ninja's lines; shows the compilers' messages on stderr at once and, on a terminal, the current step."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
@@ -48,11 +48,11 @@ class NinjaOutput:
             self._step_shown = False
 
     def text(self) -> str:
-        """All that compilers and ninja said."""
+        """All messages of the compilers and of ninja."""
         return "\n".join(self._messages + self._ninja)
 
     def blame(self) -> tuple[str, str]:
-        """What failed: the op or ops, and the reason for a `got`."""
+        """The op or ops that failed, and the reason, for an error's `got`."""
         objects = [match for target in self._failed if (match := _OBJECT.search(target))]
         links = [match for target in self._failed if (match := _LIBRARY.search(target))]
         ops = ", ".join(dict.fromkeys(match["op"] for match in objects + links))

@@ -1,4 +1,4 @@
-"""LD_PRELOAD of a process that runs ops: their libraries are there before XLA asks for them."""
+"""LD_PRELOAD for a process that runs ops, so that their libraries are loaded before XLA asks for them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from devtool.errors import DevtoolError
 
 
 def preload(where: str, libraries: Sequence[Path], sanitize: str | None = None) -> str:
-    """LD_PRELOAD: the sanitizer first, then the libraries, then what the caller preloads beside op libraries.
+    """The value of LD_PRELOAD: the sanitizer, then the libraries, then the caller's other entries.
 
     Args:
-        where: the command, for the error.
+        where: the name of the command, for the error.
 
     Raises:
-        DevtoolError: LD_PRELOAD cannot name such a path, or the compiler lacks the sanitizer.
+        DevtoolError: a path contains a space or a colon, or the compiler lacks the sanitizer.
     """
     for path in libraries[:1]:
         if set(" :") & set(str(path)):
@@ -33,7 +33,7 @@ def preload(where: str, libraries: Sequence[Path], sanitize: str | None = None) 
 
 
 def _sanitizer_runtime(sanitize: str | None) -> list[str]:
-    # UndefinedBehaviorSanitizer's runtime comes with the library; AddressSanitizer's must be there before any malloc.
+    # UndefinedBehaviorSanitizer's runtime comes with the library; AddressSanitizer's must be loaded before any malloc.
     if sanitize != "address":
         return []
     command = [compiler(), "-print-file-name=libasan.so"]

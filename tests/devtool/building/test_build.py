@@ -227,7 +227,7 @@ def test_second_build_waits_and_says_so(tree):
     compiler.wait_until_it_reads()
     second = tree.start("build", "one")
     waiting = second.stderr.readline()
-    assert waiting == f"build: waits for process {first.pid}, which builds in {tree.root / 'build/cmake'}\n"
+    assert waiting == f"build: waiting for process {first.pid}, which builds in {tree.root / 'build/cmake'}\n"
     assert second.poll() is None
     compiler.let_go()
     assert first.communicate(timeout=60)[1].startswith("build: built slow in ")
