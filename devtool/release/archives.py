@@ -16,26 +16,26 @@ from typing import IO
 from devtool.errors import DevtoolError
 
 _WANTED = re.compile(r"lib[^/]+\.(so|json)")
-# The folder beside lib<op>.so with the library that it wraps.
+# The suffix of the folder next to lib<op>.so that contains the library that it wraps.
 _WRAPPED = ".wrapped"
 _DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError)
 
 
 def is_archive(path: Path) -> bool:
-    """Whether the file's name is that of a wheel or a tarball."""
+    """Whether the file is a wheel or a tarball, by its name."""
     return path.name.endswith((".whl", ".tar.gz"))
 
 
 def is_wrapped(path: PurePath) -> bool:
-    """Whether the file is one that an op's library wraps, and no op's library itself."""
+    """Whether the file is a library that an op's library wraps, not an op's library."""
     return path.parent.suffix == _WRAPPED
 
 
 def unpack_libraries(archive: Path, into: Path) -> dict[str, Path]:
     """Unpacks lib<op>.so and lib<op>.json; returns each library's name in the archive and its file.
 
-    A file lies in a folder that is numbered, not named, after its folder in the archive: whatever the archive calls it,
-    it stays inside `into`.
+    Each folder of the archive becomes a numbered folder, so that every file stays inside `into`, whatever its name in
+    the archive.
 
     Raises:
         DevtoolError: the archive is damaged, or an entry would leave the folder that it is unpacked in.
@@ -67,7 +67,7 @@ def unpack_libraries(archive: Path, into: Path) -> dict[str, Path]:
 
 
 def _entries(archive: Path) -> Iterator[tuple[str, Callable[[], IO[bytes]] | None]]:
-    """(name, what opens it); None for what is no plain file."""
+    """Pairs of a name and a function that opens the file; None for an entry that is not a plain file."""
     if archive.name.endswith(".whl"):
         with zipfile.ZipFile(archive) as wheel:
             for info in wheel.infolist():
@@ -76,10 +76,10 @@ def _entries(archive: Path) -> Iterator[tuple[str, Callable[[], IO[bytes]] | Non
         with tarfile.open(archive, "r:gz") as tarball:
             for member in tarball:
                 yield member.name, partial(tarball.extractfile, member) if member.isfile() else None
-            # Whether the stream is whole shows at its end, which lies behind that of the last member.
+            # Read to the end of the stream, after the last member: only there does a damaged stream show.
             while tarball.fileobj.read(1 << 20):
                 pass
 
 
 def _refused(archive: Path, expected: str, got: str) -> DevtoolError:
-    return DevtoolError(f"verify: PATH: expected {expected}, got {got} in {archive}", "download or build it anew")
+    return DevtoolError(f"verify: PATH: expected {expected}, got {got} in {archive}", "download or build it again")

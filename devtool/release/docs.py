@@ -15,7 +15,7 @@ from devtool import project
 from devtool.errors import DevtoolError
 from devtool.processes import run_lines
 
-# What Sphinx leaves in every folder of pages.
+# A file that Sphinx writes to every folder of pages.
 _MARK = ".buildinfo"
 
 
@@ -23,10 +23,10 @@ def make_pages(output: Path) -> Path:
     """Makes the pages and returns the first one.
 
     Args:
-        output: a folder that is not there, is empty, or holds earlier pages, which are replaced.
+        output: a folder that does not exist, is empty, or contains earlier pages, which are replaced.
 
     Raises:
-        DevtoolError: Sphinx is missing or found a mistake, or `output` holds something else; it is left as it was.
+        DevtoolError: Sphinx is missing or found a mistake, or `output` contains something else; it does not change.
     """
     root = project.root()
     if importlib.util.find_spec("sphinx") is None:
@@ -52,8 +52,8 @@ def make_pages(output: Path) -> Path:
         said.close()
         if status:
             click.echo("\n".join(said.messages()), err=True)
-            message = f"docs: pages: expected nothing wrong, got exit status {status} of Sphinx, which says the above"
-            raise DevtoolError(message, "mend what is named, then devtool docs")
+            message = f"docs: Sphinx failed (exit status {status}, see above)"
+            raise DevtoolError(message, "fix what Sphinx names, then devtool docs")
         if output.exists():
             shutil.rmtree(output)
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ class _Sphinx:
     """Takes Sphinx's lines: the last one is shown on a terminal, all are kept.
 
     Args:
-        sources: where Sphinx reads; what lies there is named without it, as below docs/.
+        sources: the folder that Sphinx reads. It is removed from the lines, so that they name files as below docs/.
     """
 
     def __init__(self, sources: str):
@@ -85,7 +85,7 @@ class _Sphinx:
             click.echo("\r\033[K", nl=False, err=True)
 
     def messages(self) -> list[str]:
-        """What is wrong: the warnings, else the exception, else all that was said."""
+        """What is wrong: the warnings, else the exception, else all lines."""
         found = [line for line in self._lines if re.search(r"\b(WARNING|ERROR|CRITICAL): ", line)]
-        # Sphinx broke off: the exception is what follows its name.
+        # If Sphinx stopped with an exception, its message follows its name.
         return found or [line.strip() for line in self._lines if re.match(r"\s*[\w.]+Error: ", line)] or self._lines

@@ -1,4 +1,4 @@
-"""Runs Nix on the flake: with the nixpkgs that flake.lock pins where it can be had, else with nix/host."""
+"""Runs Nix on the flake: with the nixpkgs that flake.lock pins if it is available, else with nix/host."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ import click
 from devtool import project
 from devtool.errors import DevtoolError
 
-# The first with flakes as they are now.
+# The first version with flakes in their present form.
 _OLDEST = (2, 8)
-# Commands that take a flake; the others get no option of ours. `check` is `flake check`.
+# Commands that take a flake; the others get no extra option. `check` is `flake check`.
 _FLAKE_COMMANDS = ("build", "develop", "run", "shell", "eval", "fmt", "bundle", "path-info", "log")
-# A host that answers does so at once; the download itself may take as long as it likes.
+# A host that is up answers at once; the download itself has no time limit.
 _PROBE_OPTIONS = ("--option", "connect-timeout", "5", "--option", "download-attempts", "1")
 
 
 def run_nix(arguments: Sequence[str], nixpkgs: str) -> NoReturn:
-    """Becomes `nix <arguments>` on this checkout's flake.
+    """Replaces this process by `nix <arguments>` on this checkout's flake.
 
     Args:
-        arguments: of Nix; the first is its command.
-        nixpkgs: "pinned", "host", or "auto": the pinned one where it can be had.
+        arguments: Nix's arguments; the first is its command.
+        nixpkgs: "pinned", "host", or "auto": the pinned one if it is available.
 
     Raises:
-        DevtoolError: no Nix or an old one, an op folder that git does not know, or no tool chain for the stand-in.
+        DevtoolError: Nix is missing or too old, git does not track an op folder, or a tool for the stand-in is missing.
     """
     nix = _require_nix()
     _require_known_folders()
@@ -48,7 +48,7 @@ def run_nix(arguments: Sequence[str], nixpkgs: str) -> NoReturn:
 
 
 def with_nixpkgs(arguments: Sequence[str], host: bool) -> list[str]:
-    """The arguments of Nix, with the stand-in in the place of nixpkgs where it is to be used."""
+    """Nix's arguments, with options that replace nixpkgs by the stand-in if `host` is set."""
     words = ["flake", "check", *arguments[1:]] if arguments[0] == "check" else list(arguments)
     place = 2 if words[0] == "flake" else 1
     if not host or words[0] not in (*_FLAKE_COMMANDS, "flake"):
@@ -72,7 +72,7 @@ def _require_nix() -> str:
 
 
 def _require_known_folders() -> None:
-    """A flake sees what git tracks: an op folder that is not added does not exist for Nix."""
+    """Refuses an op folder that git does not track: a flake does not see it."""
     command = ["git", "-C", str(project.root()), "ls-files", "--others", "--exclude-standard", "kernels"]
     others = subprocess.run(command, capture_output=True, text=True).stdout.split()
     unknown = sorted({Path(name).parts[1] for name in others if len(Path(name).parts) > 2})
@@ -89,7 +89,7 @@ def _can_have_pinned(nix: str) -> bool:
 
 
 def _environment(host: bool) -> dict[str, str]:
-    """The settings without which Nix refuses flakes, or root; the user's own NIX_CONFIG comes last and wins."""
+    """The environment, with settings that Nix needs for flakes and for root; the user's NIX_CONFIG overrides them."""
     settings = ["extra-experimental-features = nix-command flakes", "max-jobs = auto", "warn-dirty = false"]
     if host:
         # The tools of /usr are outside every sandbox, and no cache has what they build.
@@ -100,7 +100,7 @@ def _environment(host: bool) -> dict[str, str]:
 
 
 def _write_host_tools(path: Path) -> None:
-    """What nix/host takes from this machine; unchanged if nothing changed, so that Nix evaluates nothing anew."""
+    """Writes what nix/host takes from this machine, but only if it changed, so that Nix need not evaluate again."""
     for tool in ("bash", "g++", "ld", "tar", "gzip", "xxd"):
         if shutil.which(tool, path="/usr/local/bin:/usr/bin:/bin") is None:
             raise DevtoolError(

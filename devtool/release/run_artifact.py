@@ -15,7 +15,7 @@ from devtool.device import pick_device
 from devtool.errors import FAILED, MISUSED, DevtoolError
 from devtool.files import replacing
 
-# What numpy has no dtype for is kept by its bits.
+# Dtypes that numpy lacks -> the dtype that holds their bits.
 _BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 
 
@@ -30,10 +30,10 @@ class Inputs:
 def run(
     file: Path, inputs: Inputs, output_path: Path | None, *, force: bool, device: str, strict: bool
 ) -> dict[str, Any]:
-    """Runs the artifact, writes its outputs, and returns what is to be printed.
+    """Runs the artifact, writes its outputs, and returns what to print.
 
     Raises:
-        DevtoolError: the artifact, an input or the output path is not as it must be, or the run failed.
+        DevtoolError: the artifact, an input or the output path is not valid, or the run failed.
     """
     if inputs.path is not None and inputs.seed is not None:
         message = "run-artifact: --random: expected --input or --random, got both"
@@ -91,7 +91,7 @@ def _run(file: Path, inputs: Inputs, output_path: Path | None, strict: bool) -> 
 
 
 def _call(artifact: Any, given: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-    """The inputs after the call and the results, on the CPU."""
+    """Calls the artifact; returns the inputs after the call and the results, on the CPU."""
     import torch_xla
 
     import pyxla
@@ -127,7 +127,7 @@ def _random(inputs: tuple, seed: int) -> dict[str, Any]:
 
 
 def _read(inputs: tuple, path: Path) -> dict[str, Any]:
-    """The inputs from an npz file; each is looked at before anything runs."""
+    """The inputs from an npz file; each is checked before anything runs."""
     import zipfile
     import zlib
 
@@ -141,7 +141,7 @@ def _read(inputs: tuple, path: Path) -> dict[str, Any]:
                 message = f"run-artifact: --input: expected arrays {_listed(expected)}, got {_listed(arrays)} in {path}"
                 raise DevtoolError(message, "numpy.savez(path, name=array, ...) with these names")
             found = {name: arrays[name] for name in expected}
-    # RuntimeError: a member that is encrypted, or packed in a way that zipfile does not know.
+    # RuntimeError: a member that is encrypted, or compressed in a way that zipfile does not know.
     except (OSError, RuntimeError, ValueError, EOFError, AttributeError, TypeError,
             zipfile.BadZipFile, zlib.error) as error:  # fmt: skip
         message = f"run-artifact: --input: expected arrays that numpy.savez wrote, got {error} ({path})"
@@ -160,7 +160,7 @@ def _read(inputs: tuple, path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, outputs: dict[str, Any]) -> None:
-    """As numpy.savez does, which takes arrays named file and allow_pickle for parameters of its own."""
+    """Writes as numpy.savez does, which would take arrays named file and allow_pickle as its own parameters."""
     import zipfile
 
     import torch
@@ -196,7 +196,7 @@ def _listed(names: Any) -> str:
 
 
 def print_outcome(outcome: dict[str, Any], *, as_json: bool) -> None:
-    """Prints the outputs as a table, or all of it as JSON; what ran follows on stderr."""
+    """Prints the outputs as a table, with what ran on stderr, or everything as JSON."""
     if as_json:
         click.echo(json.dumps(outcome))
         return

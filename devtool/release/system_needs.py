@@ -1,4 +1,4 @@
-"""What a library needs of the system that it runs on, read from its file with pyelftools."""
+"""What a library needs from the system that it runs on, read from its file with pyelftools."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# What a library may need: what Ubuntu 22.04 and Debian 12 bring, the oldest systems that are still common where this
-# torch runs. glibc is 2.35 there and 2.36 here, libstdc++ and libgcc are of GCC 12 on both. The driver's libcuda is not
-# among them: the CUDA runtime inside the library opens it when it is first used.
+# A library may need what Ubuntu 22.04 and Debian 12 provide, the oldest systems that are still common where this torch
+# runs. They have glibc 2.35 and 2.36, and libstdc++ and libgcc from GCC 12. The driver's libcuda is not in the list,
+# because the CUDA runtime inside the library opens it on first use.
 LIBRARIES = frozenset(
     {
         *("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1"),
@@ -25,7 +25,7 @@ class Needs:
     Attributes:
         libraries: names (DT_NEEDED), in their order.
         search_paths: DT_RPATH and DT_RUNPATH.
-        versions: of symbols, such as GLIBC_2.34.
+        versions: versions of symbols, such as GLIBC_2.34.
     """
 
     libraries: tuple[str, ...]
@@ -33,7 +33,7 @@ class Needs:
     versions: tuple[str, ...]
 
     def highest(self) -> list[str]:
-        """The highest version of each kind, and every one that is no number, such as GLIBC_PRIVATE."""
+        """The highest version of each kind, and every version that is not a number, such as GLIBC_PRIVATE."""
         found: dict[str, str] = {}
         for name in sorted(self.versions, key=lambda name: (_number(name) or (), name)):
             found[name.rpartition("_")[0] if _number(name) else name] = name
@@ -43,7 +43,7 @@ class Needs:
         """(what, expected, got) for each need that those systems do not meet.
 
         Args:
-            beside: a library that comes with this one, in a folder beside it.
+            beside: a library that comes with this one, in a folder next to it.
         """
         own_path = beside and f"$ORIGIN/{beside.parent.name}"
         for name in self.libraries:
@@ -69,7 +69,7 @@ def read_needs(path: Path) -> Needs:
     """Reads the dynamic section and the symbol versions of an ELF library.
 
     Raises:
-        ValueError: the file is none, or is damaged.
+        ValueError: the file is not an ELF library, or is damaged.
     """
     from elftools.elf.elffile import ELFFile
 

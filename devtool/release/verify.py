@@ -1,6 +1,6 @@
-"""What `devtool verify` shows: of each library, whether it is what its manifest says, and what it needs of a system.
+"""What `devtool verify` shows: whether each library is what its manifest says, and what it needs from a system.
 
-As `devtool list`, it reads a library's table with pyxla, which imports torch (2 s).
+Like `devtool list`, it reads a library's table with pyxla, which imports torch (2 s).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from devtool.release.system_needs import read_needs
 
 # Fields of the manifest that the op table has too.
 _FIELDS = ("source_digest", "compiler", "flags_digest", "cuda_architectures", "ffi_api_version")
-# What a report is about, in the order in which it is shown.
+# The parts of a report, in the order in which they are shown.
 _PARTS = ("library", "manifest", "op", "sha256", *_FIELDS, "wrapped", "needs", "versions")
 _DIFFERS = "differs"
 
 
 class Report:
-    """What was found of one library.
+    """What was found about one library.
 
     Args:
         library: its path, or the archive's path and the name inside.
-        file: where it lies now.
+        file: the path of the file now.
 
     Attributes:
         found: part -> value.
         verdicts: part -> "ok", "differs", or why there was nothing to compare with.
-        differences: messages in the form of every error.
+        differences: messages in the form of all errors.
     """
 
     def __init__(self, library: str, file: Path):
@@ -63,7 +63,7 @@ class Report:
 
     @contextmanager
     def noting(self, part: str) -> Iterator[None]:
-        """Takes pyxla's error about a part for a difference."""
+        """Notes pyxla's error about a part as a difference."""
         from pyxla.errors import LibraryError
 
         try:
@@ -87,7 +87,7 @@ def verify(paths: Sequence[str]) -> list[Report]:
     """A report of every library among the paths: libraries, folders, wheels, release tarballs.
 
     Raises:
-        DevtoolError: a path is none of these, or holds no library.
+        DevtoolError: a path is none of these, or contains no library.
     """
     reports = []
     for path in map(Path, paths):
@@ -144,7 +144,7 @@ def _examine(report: Report) -> Report:
             report.found["wrapped"] = f"{wrapped.name} {wrapped.version}, {wrapped.licence}"
             with report.noting("wrapped"):
                 check_wrapped(file, manifest)
-    # Loading a library runs code of it, and one that no manifest vouches for may be damaged.
+    # Loading a library runs its code, and a library that does not match a manifest may be damaged.
     if report.verdicts.get("sha256") == "ok" and report.verdicts.get("wrapped") != _DIFFERS:
         with report.noting("library"):
             table = read_op_table(file)
@@ -232,7 +232,7 @@ def print_differences(reports: Sequence[Report]) -> None:
     if differences:
         got = f"{len(differences)} difference{'s' * (len(differences) > 1)} (see above)"
         message = f"verify: libraries: expected what their manifests, sources and systems ask for, got {got}"
-        raise DevtoolError(message, "build them with devtool build --clean, or fetch them anew")
+        raise DevtoolError(message, "build them with devtool build --clean, or fetch them again")
 
 
 def _text(part: str, value: Any) -> str:
