@@ -1,1 +1,1 @@
-"""Runs the tests of ops, and shows what their checks saw."""
+"""Runs the tests of ops, and shows the results of their checks."""

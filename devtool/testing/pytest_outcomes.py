@@ -1,6 +1,6 @@
-"""pytest plugin of `devtool test`: leaves out slow tests, and writes down each test's outcome and time.
+"""pytest plugin of `devtool test`: leaves out slow tests, and records each test's outcome and time.
 
-Under pytest-xdist reports come from the workers, which also select the tests; only the first process writes.
+Under pytest-xdist the workers select the tests and send reports; only the main process writes the file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def pytest_addoption(parser) -> None:
 def pytest_configure() -> None:
     from hypothesis import settings
 
-    # Of `devtool test --all`. A test that names a number of its own keeps it: each example of it costs a call of XLA.
+    # For `devtool test --all`. A test that sets its own number of examples keeps it: each example costs a call of XLA.
     settings.register_profile("thorough", settings.get_profile("ci"), max_examples=1000)
 
 
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(config, items) -> None:
 
 
 def pytest_runtest_logreport(report) -> None:
-    _seconds[report.nodeid] += report.duration  # with its set-up, which is where a fixture shows
+    _seconds[report.nodeid] += report.duration  # includes the set-up, where a fixture takes its time
     # A test that fails while it is set up or torn down has failed, whatever its call did.
     if (report.outcome != "passed" or report.when == "call") and _outcomes.get(report.nodeid) != "failed":
         _outcomes[report.nodeid] = report.outcome
@@ -54,11 +54,11 @@ def pytest_collectreport(report) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node) -> None:
-    # Each worker of pytest-xdist selects from all tests, so one says it for all.
+    # Each worker of pytest-xdist selects from all tests, so each has the same number.
     node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist's own sends what a worker leaves
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist's hook, which sends the worker's output
 def pytest_sessionfinish(session) -> None:
     config, path = session.config, session.config.getoption("--devtool-outcomes")
     left_out = config.stash.get(_LEFT_OUT, 0)

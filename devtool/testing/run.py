@@ -1,4 +1,4 @@
-"""Runs pytest on ops whose libraries are preloaded, and sums up what their checks saw."""
+"""Runs pytest on ops whose libraries are preloaded, and sums up the results of their checks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from devtool.testing.table import print_table
 
 # pytest's exit statuses.
 _USAGE_ERROR, _NO_TESTS = 4, 5
-# How many tests are named as the slowest, if they took so many seconds.
+# The most tests that are listed as the slowest, and the fewest seconds of a listed test.
 _SLOWEST, _WORTH_NAMING = 25, 1.0
 _SANITIZER_ENVIRONMENT = {
     "address": {
@@ -37,7 +37,7 @@ _SANITIZER_ENVIRONMENT = {
 }
 
 
-# compute-sanitizer's exit status when it found something; no status of pytest's.
+# compute-sanitizer's exit status when it found something; pytest does not use it.
 _FOUND = 86
 
 
@@ -58,14 +58,15 @@ def run_tests(
         names: ops, each with its implementations, or folders of implementations; none means all of them, and the tests
             of the project itself.
         device: "cpu", "cuda" or "auto".
-        options: how to build. The tests of ops on the CPU need no CUDA code; all tests together also look at that.
+        options: how to build. The tests of named ops on the CPU need no CUDA code; all tests together also check that.
         arguments: for pytest.
-        everything: also the tests that are marked as slow, and more examples of each search through inputs.
-        processes: of pytest; a test file runs in one of them. None: one, or one a core up to four for all tests on the
-            CPU: a GPU's memory goes to one process, and the tests of one op are over before a second process has torch.
+        everything: also run the tests that are marked as slow, and more examples of each property-based test.
+        processes: the number of pytest processes; a test file runs in one of them. None: one, or for all tests on the
+            CPU one per core, up to four. One process takes a GPU's memory, and the tests of one op end before a second
+            process has imported torch.
         raw: only the raw calls of the handlers, without XLA.
         gpu_sanitizer: a tool of compute-sanitizer, for raw calls on CUDA: XLA's memory is one large allocation, in
-            which the tool sees no access that goes astray.
+            which the tool cannot see an access out of bounds.
 
     Raises:
         DevtoolError: no such op, no test file, no such device, a failed build, a crash of pytest, or
@@ -74,7 +75,7 @@ def run_tests(
     ops = project.with_implementations(project.select_ops("test", names))
     sanitizer = _gpu_sanitizer(gpu_sanitizer, device) if gpu_sanitizer else []
     raw = raw or bool(sanitizer)
-    # Without one of them pytest takes the files among `arguments`, else its own setting: all tests.
+    # If there are none, pytest takes the files among `arguments`, else its own setting: all tests.
     files = [_tests_of(op) for op in ops if names] or (["-o", "testpaths=kernels"] if raw else [])
     device = pick_device("test", "cuda" if gpu_sanitizer else device)
     if processes is None:
@@ -83,7 +84,7 @@ def run_tests(
     environment = {**os.environ, **_SANITIZER_ENVIRONMENT.get(options.sanitize or "", {})}
     environment["LD_PRELOAD"] = preload("test", libraries, options.sanitize)
     begun = {op: fingerprint(op) for op in ops}
-    # A sanitizer writes its report to the process's own stderr and ends it: pytest must not hold that back.
+    # A sanitizer writes its report to the process's own stderr and ends the process: pytest must not capture that.
     captured = ["--capture=sys"] if options.sanitize else []
     with tempfile.TemporaryDirectory(prefix="devtool-test-") as folder:
         records, outcomes = Path(folder, "records.json"), Path(folder, "outcomes.json")
@@ -99,7 +100,7 @@ def run_tests(
         seen = json.loads(records.read_text()) if records.is_file() else {"device": {"kind": device}, "checks": []}
         ended = json.loads(outcomes.read_text()) if outcomes.is_file() else None
     print_table(seen["checks"])
-    # What ran a part of the tests, or another library, says little of the op.
+    # A run of only some tests, or of another library, says little about the op.
     if not (arguments or raw or options.sanitize):
         keep_tests(begun, status, seen["device"], seen["checks"], ended and ended["outcomes"])
     counts = Counter(ended["outcomes"].values()) if ended is not None else None
@@ -112,7 +113,7 @@ def run_tests(
         said += [f"{left_out} slow ones left out ({_command_for_all(names)})"] if left_out else []
         click.echo(", ".join(said))
     if status == _FOUND:
-        message = f"test: --sanitize: expected {gpu_sanitizer} to find nothing, got what it reports above"
+        message = f"test: --sanitize: {gpu_sanitizer} found errors (see above)"
         raise DevtoolError(message, "look at the first report: the access, the kernel and its line")
     return min(status, FAILED)
 
@@ -163,7 +164,7 @@ def _require_results(
             message = f"test: pytest: expected a test that is not slow, got {left_out} slow ones"
             raise DevtoolError(message, _command_for_all(names))
         raise DevtoolError("test: pytest: expected a test, got none with these arguments", "leave out -k or -m")
-    if counts is None or status < 0:  # also one that died after its last test
+    if counts is None or status < 0:  # also if pytest died after its last test
         hint = "read the message above"
         if status < 0:
             command = " ".join(["devtool test", *names, "--sanitize address"])

@@ -1,11 +1,11 @@
-"""The table of `devtool test`: what the checks of each op saw (pyxla/testing/op_checks.py leaves the records)."""
+"""The table of `devtool test`: the results of each op's checks, as recorded by pyxla/testing/op_checks.py."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-# Column -> the check behind it.
+# Column -> the name of its check.
 COLUMNS = {
     "custom call": "hlo",
     "raw call": "raw",
