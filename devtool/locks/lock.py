@@ -19,8 +19,8 @@ from devtool.files import replacing
 from devtool.locks.wheels import nix_view
 from devtool.processes import locate, run_lines
 
-# Set -> what it must agree with, and what it leaves out. The order counts: a set is constrained by those before it.
-# The two packages own the same file names as their CUDA 13 forms (docs/decisions/0005-pins.md).
+# Set -> what it must agree with, and what it leaves out. The order matters: a set is constrained by those before it.
+# The two packages have the same file names as their CUDA 13 versions (docs/decisions/0005-pins.md).
 _SETS = {
     "cpu": (),
     "dev": ("-c", "cpu.txt"),
@@ -29,12 +29,12 @@ _SETS = {
         *("--no-emit-package", "nvidia-cudnn-cu12", "--no-emit-package", "nvidia-nccl-cu12"),
     ),
 }
-# One lock for both Pythons, with one version of each package as far as that goes. uv would look for a Python on PATH.
+# One lock for both Pythons, with one version of each package if possible. By default uv would use a Python on PATH.
 _RESOLVE = ("--universal", "--fork-strategy", "fewest", "--python-version", "3.11", "--python", sys.executable)
-# Which index is used is the user's setting; no lock repeats it.
+# The user's settings choose the index; a lock does not name it.
 _NO_INDEX = ("--no-emit-index-url", "--no-emit-find-links", "--no-emit-index-annotation")
-# What uv says -> what went wrong, what to do. The first that is found counts: lack of a network may end in
-# "No solution found" too.
+# Text in uv's output -> what went wrong, what to do. The first match counts: without a network, the output may also
+# contain "No solution found".
 _SYMPTOMS = (
     ("network was disabled|Network connectivity is disabled|Failed to fetch|Failed to download|error sending request",
      "no connection to the package index", "check the network and uv's settings; nothing was changed"),
@@ -43,7 +43,7 @@ _SYMPTOMS = (
 
 
 def lock(*, upgrade: bool, check: bool) -> list[str]:
-    """Makes all locks anew and replaces those that differ, all or none; talks on stderr.
+    """Makes all locks again and replaces those that differ, all or none; reports on stderr.
 
     Args:
         upgrade: take the newest versions that the lists allow, not those that are locked.
@@ -53,7 +53,7 @@ def lock(*, upgrade: bool, check: bool) -> list[str]:
         The files that were replaced, as paths from the root.
 
     Raises:
-        DevtoolError: uv failed, a package has no wheel, the disk refused; or `check` found a difference.
+        DevtoolError: uv failed, a package has no wheel, a file cannot be written, or `check` found a difference.
     """
     root = project.root()
     with tempfile.TemporaryDirectory(prefix="devtool-lock-") as folder:
@@ -70,11 +70,11 @@ def lock(*, upgrade: bool, check: bool) -> list[str]:
 
 
 def _make(root: Path, folder: Path, upgrade: bool) -> dict[str, str]:
-    """File -> its new text. uv works in a folder of its own, on copies: it keeps what an existing output locks."""
+    """File -> its new text. uv works in a temporary folder, on copies: it keeps what an existing output locks."""
     for name in _SETS:
         for path in (root / "requirements").glob(f"{name}.*"):
             shutil.copyfile(path, folder / path.name)
-    # What uv finds in its folder it adds to the user's own settings.
+    # uv adds the settings in its folder to the user's own.
     if (settings := root / "requirements/uv.toml").exists():
         shutil.copyfile(settings, folder / settings.name)
     anew = ("--upgrade",) if upgrade else ()
@@ -83,7 +83,7 @@ def _make(root: Path, folder: Path, upgrade: bool) -> dict[str, str]:
         options = (*_RESOLVE, *_NO_INDEX, *anew, "--generate-hashes", *options)
         _compile(folder, f"{name}.in", *options, "-o", f"{name}.txt", f"{name}.in")
     texts = {name: (folder / f"{name}.txt").read_text() for name in _SETS}
-    # The files of just these versions: the locks are complete, so nothing is left to resolve.
+    # The files of exactly these versions: the locks are complete, so nothing is left to resolve.
     _compile(folder, "*.txt", *_RESOLVE, "--no-deps", "-o", "pylock.toml", *(f"{name}.txt" for name in _SETS))
     wheels = nix_view(texts, (folder / "pylock.toml").read_text())
     made = {f"requirements/{name}.txt": text for name, text in texts.items()}
@@ -114,7 +114,7 @@ def _text(path: Path) -> str | None:
 
 
 def _replace(root: Path, texts: dict[str, str]) -> None:
-    """Writes all files beside their places first: a full disk or a read-only folder shows before one is replaced."""
+    """Writes all files next to their targets first: a full disk or a read-only folder shows before one is replaced."""
     with contextlib.ExitStack() as all_written:
         for name, text in texts.items():
             path = root / name

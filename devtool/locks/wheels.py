@@ -1,4 +1,4 @@
-"""The locks as Nix reads them: which wheel each system and Python takes of every locked package, and its hash."""
+"""The locks in the form for Nix: the wheel of every locked package for each system and Python, and its hash."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from devtool.errors import DevtoolError
 
 PYTHONS = ("3.11", "3.12")
-# System -> the minor version of the first glibc 2 that runs on it.
+# System -> the minor version of the first glibc 2 that supports it.
 SYSTEMS = {"x86_64-linux": 5, "aarch64-linux": 17}
 # Not every package has wheels for the other system: there is no torch-xla for it.
 _COMPLETE = "x86_64-linux"
-# The newest glibc that a wheel may ask for, and the names that older manylinux standards had.
+# The newest glibc that a wheel may require, and the names of older manylinux standards.
 _GLIBC = 35
 _ALIASES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
@@ -40,7 +40,7 @@ def read_pins(lock: str) -> list[Pin]:
     """The packages of a lock as pip reads it.
 
     Raises:
-        DevtoolError: one is named by an address instead of a version.
+        DevtoolError: a package is named by an address instead of a version.
     """
     pins = []
     for line in lock.replace("\\\n", "").splitlines():
@@ -60,12 +60,12 @@ def read_pins(lock: str) -> list[Pin]:
 
 
 def read_files(pylock: str) -> dict[tuple[str, str], dict[str, str]]:
-    """What a pylock.toml (PEP 751) says of the wheels: (package, version) -> {file name: hash in hexadecimal}."""
+    """The wheels in a pylock.toml (PEP 751): (package, version) -> {file name: hash in hexadecimal}."""
     files: dict[tuple[str, str], dict[str, str]] = {}
     for package in tomllib.loads(pylock).get("packages", ()):
         wheels = files.setdefault((package["name"], package["version"]), {})
         for wheel in package.get("wheels", ()):
-            # The name is left out where the address ends in it.
+            # The name is left out if the address ends with it.
             place = wheel.get("path") or unquote(urlsplit(wheel.get("url", "")).path)
             wheels[wheel.get("name") or PurePosixPath(place).name] = wheel["hashes"]["sha256"]
     return files
@@ -76,8 +76,8 @@ def nix_view(locks: Mapping[str, str], pylock: str) -> dict:
 
     Args:
         locks: set -> its lock as pip reads it.
-        pylock: the same versions with their files. Of these only the ones that the lock has a hash of count, so that
-            both views name the same files, also when a maintainer has uploaded more since.
+        pylock: the same versions with their files. Only files whose hash is in the lock count, so that both views name
+            the same files even if a maintainer has uploaded more since.
 
     Raises:
         DevtoolError: a package has no wheel for a system that needs it.
@@ -113,7 +113,7 @@ def nix_view(locks: Mapping[str, str], pylock: str) -> dict:
 
 
 def best_wheel(files: Iterable[str], ranks: Mapping[Tag, int]) -> str | None:
-    """The file that pip would take: that of the first tag, of these the last build; None if none fits."""
+    """The file that pip would take: the one with the best tag, among these the last build; None if none fits."""
     found = []
     for file in files:
         _, _, build, tags = parse_wheel_filename(file)
@@ -123,7 +123,7 @@ def best_wheel(files: Iterable[str], ranks: Mapping[Tag, int]) -> str | None:
 
 
 def _ranks(system: str, python: str) -> dict[Tag, int]:
-    """The tags that CPython takes there, the best one first."""
+    """The tags that CPython accepts on the system -> their rank; the best is 0."""
     version = tuple(map(int, python.split(".")))
     interpreter = f"cp{version[0]}{version[1]}"
     platforms = _platforms(system)
@@ -145,7 +145,7 @@ def _platforms(system: str) -> list[str]:
 
 
 def marker_environment(system: str, python: str) -> dict[str, str]:
-    """What the markers of a lock are evaluated with: that CPython, not the one that runs this."""
+    """The environment for the markers of a lock: of that CPython, not of the one that runs this."""
     return {
         "implementation_name": "cpython",
         "implementation_version": f"{python}.0",
