@@ -1,4 +1,4 @@
-"""Two runs of `devtool bench` against each other: a ratio with its interval for each case and layer."""
+"""Compares two runs of `devtool bench`: a ratio with its interval for each case and layer."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from devtool.bench.table import duration
 from devtool.errors import DevtoolError
 from devtool.records.run_file import Case, Run, is_ours
 
-# Of a two-sided 99 % interval: a run has some fifty ratios, and one in twenty of these would be wrong by chance.
+# The quantile of a two-sided 99 % interval. A run has some fifty ratios; with 95 % one in twenty is wrong by chance.
 _QUANTILE = 2.576
-# The row of what every run writes between two calls.
+# The name of the row for the reference run.
 CONTROL = "control"
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How much longer a layer takes than it did.
+    """How the time of a layer changed.
 
     Attributes:
-        case, layer: which one.
+        case, layer: the names of the case and of the layer.
         before, now: medians in seconds.
         value: the ratio, now / before.
         low, high: its 99 % interval.
@@ -45,8 +45,8 @@ class Ratio:
 def shift(before: Sequence[float], now: Sequence[float]) -> tuple[float, float, float]:
     """The ratio now / before and its 99 % interval, by Hodges and Lehmann: the median of all pairs' ratios.
 
-    The interval holds the ratios that the test of Mann and Whitney would not reject. No assumption on how the times
-    are distributed; one outlier moves nothing.
+    The interval contains the ratios that the Mann-Whitney test would not reject. It does not depend on how the times
+    are distributed, and one outlier does not move it.
 
     Source: Hollander, Wolfe and Chicken, "Nonparametric Statistical Methods", 3rd edition, 2014, section 4.2 and 4.3.
     """
@@ -60,14 +60,14 @@ def shift(before: Sequence[float], now: Sequence[float]) -> tuple[float, float, 
 
 
 def compare_runs(before: Run, now: Run, noise: float) -> list[Ratio]:
-    """The ratios of all layers that both runs have timed, and in each case of the control.
+    """The ratios of all layers that both runs have timed, and of the control in each case.
 
-    A layer is slower if the whole interval lies above what the control explains, and `noise`.
+    A layer is slower if its whole interval is above what the control and `noise` explain.
 
     Args:
         before, now: the runs, on one device.
-        noise: the smallest change that counts, as a share: what two runs of one kernel may differ by because they are
-            two, beside the speed of the machine.
+        noise: the smallest change that counts, as a share: two runs of the same kernel may differ by this, apart from
+            the speed of the machine.
     """
     found = []
     for case in now.cases:
@@ -104,16 +104,16 @@ def check_cases(before: Run, now: Run, *, selected: bool) -> None:
 
     Args:
         before, now: the runs.
-        selected: --case or --layer chose what was timed now, and the rest is not missed.
+        selected: --case or --layer chose what was timed now, so the rest may be missing.
     """
     lost = [] if selected else _lost(before, now)
     if lost:
         message = f"bench: --compare: expected the cases of the earlier run, got none of {', '.join(lost)}"
-        raise DevtoolError(message, "what was taken out on purpose: keep a new run with --json")
+        raise DevtoolError(message, "if they were removed on purpose, save a new run with --json")
     if not any(_counterpart(before, case) for case in now.cases):
         have = ", ".join(f"{case.op} {case.name}" for case in before.cases) or "none"
         message = f"bench: --compare: expected a run with these cases, got one with others ({have})"
-        raise DevtoolError(message, "devtool bench --json FILE keeps a run with them")
+        raise DevtoolError(message, "devtool bench --json FILE saves a run with them")
 
 
 def print_ratios(ratios: Sequence[Ratio], before: Run, now: Run) -> None:
@@ -137,19 +137,19 @@ def print_ratios(ratios: Sequence[Ratio], before: Run, now: Run) -> None:
         table.add_row("" if ratio.case == last else ratio.case, ratio.layer, *(Text(c, style=style) for c in cells))
         last = ratio.case
     Console(width=None if sys.stdout.isatty() else 120).print(table)
-    click.echo("control: the same write in both runs, between the calls: the speed of the machine")
+    click.echo("control: a write that is the same in both runs, for the speed of the machine")
     for case in now.cases:
         if not _counterpart(before, case):
             click.echo(f"new, not compared: {case.op} {case.name}")
 
 
 def require_no_regression(ratios: Sequence[Ratio]) -> None:
-    """Raises DevtoolError if a layer of ours is slower beyond the noise; a peer may be."""
+    """Raises DevtoolError if a layer of ours is slower beyond the noise; a baseline may be."""
     worse = [r for r in ratios if r.verdict == "slower" and is_ours(r.layer)]
     if worse:
         listed = ", ".join(f"{r.case} {r.layer} {r.value:.2f} ({r.low:.2f} to {r.high:.2f})" for r in worse)
         message = f"bench: --compare: expected no layer to take longer than the noise explains, got {listed}"
-        raise DevtoolError(message, "measure again on an idle machine; if it stays, look at what changed")
+        raise DevtoolError(message, "measure again on an idle machine; if it stays slower, check what changed")
 
 
 def _counterpart(run: Run, case: Case) -> Case | None:
@@ -157,7 +157,7 @@ def _counterpart(run: Run, case: Case) -> Case | None:
 
 
 def _lost(before: Run, now: Run) -> list[str]:
-    """Cases of the ops of this run, and layers of ours, that only the earlier one has."""
+    """The cases of this run's ops, and the layers of ours, that only the earlier run has."""
     ops, lost = {case.op for case in now.cases}, []
     for old in before.cases:
         new = _counterpart(now, old)

@@ -19,7 +19,7 @@ from devtool.errors import DevtoolError, error_from
 from devtool.files import write_atomic
 from devtool.records.run_file import Case, Run, is_ours, parse_run, read_run, write_run
 
-# What the command writes stands between these lines of docs/measurements.md.
+# The command writes between these lines of docs/measurements.md.
 BEGIN, END = "<!-- devtool bench --table -->", "<!-- end of table -->"
 _RUN = ("schema", "rounds", "date", "device", "versions", "load", "cold", "rates")
 _CASE = ("op", "case", "bytes", "operations", "checked", "error", "refused")
@@ -27,12 +27,12 @@ _LAYER = ("name", "calls", "skipped", "refused")
 
 
 def folder() -> Path:
-    """Where kept runs are."""
+    """The folder of the kept runs."""
     return project.root() / "docs/bench"
 
 
 def keep(run: Run) -> list[Path]:
-    """Keeps a run: a file for each op, in the place of an earlier one on the same device.
+    """Keeps a run as a file for each op, which replaces an earlier one of the same device.
 
     Returns:
         The files.
@@ -60,7 +60,7 @@ def read_kept() -> list[Run]:
     """All kept runs, by device and op.
 
     Raises:
-        DevtoolError: a file holds no run.
+        DevtoolError: a file is not a run.
     """
     return [read_run(path.relative_to(project.root()).as_posix(), path) for path in sorted(folder().glob("*/*.json"))]
 
@@ -85,7 +85,7 @@ def write_tables(document: Path) -> None:
 
 
 def markdown(runs: Sequence[Run]) -> Iterator[str]:
-    """Lines of Markdown: a table of rows for each device, and the runs that it is of."""
+    """Lines of Markdown: for each device a table, and the runs that it shows."""
     for device in dict.fromkeys(run.device for run in runs):
         own = [run for run in runs if run.device == device]
         yield f"### {device}"
@@ -103,12 +103,12 @@ def markdown(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _implementations(case: Case) -> list[str]:
-    """Names of the implementations that were timed beside the op."""
+    """Names of the implementations that were timed along with the op."""
     return [layer.name.removesuffix(" raw") for layer in case.layers if layer.name.endswith(" raw") and layer.seconds]
 
 
 def _cells(case: Case, implementation: str) -> Iterable[str]:
-    """Time of a call, its share of the rate, time in a row of calls, and of each baseline, in the op's own row."""
+    """The time of a call, its share of the rate, its time in a row and, for the op itself, the baselines' times."""
     raw, step = (case.layer(f"{implementation} {name}".strip()) for name in ("raw", "raw step"))
     yield duration(raw.median) if raw else ""
     unit = "copy" if case.bound == "copy" else "matrix"
@@ -119,7 +119,7 @@ def _cells(case: Case, implementation: str) -> Iterable[str]:
 
 
 def _runs(runs: Sequence[Run]) -> Iterator[str]:
-    """Of each run: date, rates, versions and command."""
+    """A line for each run: date, rates, versions and command."""
     for date in sorted({run.document["date"] for run in runs}):
         same = [run for run in runs if run.document["date"] == date]
         ops = " ".join(dict.fromkeys(case.op for run in same for case in run.cases))

@@ -1,4 +1,4 @@
-"""Builds ops and has pyxla measure them, in a process of its own whose libraries are preloaded; shows how far it is."""
+"""Builds ops and has pyxla measure them in a separate process with preloaded libraries; shows the progress."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Selection:
     """What to measure.
 
     Attributes:
-        ops: op folders, or those of implementations, each timed beside its op; none: all of them.
+        ops: folders of ops, or of implementations, each timed along with its op; none: all of them.
         cases: names of benches; none: all of them.
         layers: "raw", "xla", "peers"; none: all of them.
         device: "auto", "cpu", "cuda".
@@ -43,12 +43,12 @@ class Selection:
 
 
 def measure(selection: Selection, options: Options, on_device: Callable[[dict], None] = lambda about: None) -> Run:
-    """Builds the ops and measures their benches; talks on stderr.
+    """Builds the ops and measures their benches; reports on stderr.
 
     Args:
         selection: what to measure.
         options: how to build.
-        on_device: told what the device is before anything is timed; it may raise.
+        on_device: called with the device before anything is timed; it may raise.
 
     Raises:
         DevtoolError: no such op, bench or device, a failed build, or a measuring process that failed.
@@ -59,7 +59,7 @@ def measure(selection: Selection, options: Options, on_device: Callable[[dict], 
     if not reader.plan:
         _no_benches(selection)
     if reader.document is None:
-        raise DevtoolError("bench: measurement: expected a run, got none", "look at what is printed above")
+        raise DevtoolError("bench: measurement: expected a run, got none", "read the output above")
     measured = {case["op"] for case in reader.document["cases"]}
     of = project.implementations()
     reader.document["sources"] = {f: digest for f, digest in sources.items() if of.get(f, f) in measured}
@@ -74,7 +74,7 @@ def list_benches(selection: Selection) -> list[dict[str, str]]:
 
 
 def refused(run: Run) -> list[str]:
-    """What was not timed because its numbers are wrong: a line each."""
+    """A line for each layer that was not timed because its numbers are wrong."""
     lines = []
     for case in run.cases:
         found = [("raw", case.refused)] if case.refused else [(la.name, la.refused) for la in case.layers if la.refused]
@@ -83,7 +83,7 @@ def refused(run: Run) -> list[str]:
 
 
 def require_right_numbers(run: Run) -> None:
-    """Raises DevtoolError if a layer was not timed because its numbers are wrong; each is said on stderr first."""
+    """Raises DevtoolError if a layer was not timed because its numbers are wrong; stderr first lists each."""
     lines = refused(run)
     for line in lines:
         click.echo(line, err=True)
@@ -128,7 +128,7 @@ def _require_end(status: int, reader: _Reader, said: IO[str]) -> None:
 
 
 def _folders(selection: Selection) -> list[str]:
-    """The ops that are timed, and the implementations beside them: all of an op that is named, or those named."""
+    """The folders of the ops that are timed, and of their implementations: all of a named op's, or the named ones."""
     named, of = project.select_ops("bench", selection.ops), project.implementations()
     return list(dict.fromkeys([*(of.get(folder, folder) for folder in named), *project.with_implementations(named)]))
 
@@ -140,7 +140,7 @@ def _no_benches(selection: Selection) -> None:
 
 
 class _Reader:
-    """Takes in what the measuring process prints, a line of JSON at a time."""
+    """Reads what the measuring process prints, a line of JSON at a time."""
 
     def __init__(self, on_device: Callable[[dict], None]):
         self._on_device = on_device
@@ -168,7 +168,7 @@ class _Reader:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[str, int | None], None]]:
-    """A bar on stderr, where that is a terminal; elsewhere a line for each bench."""
+    """A progress bar if stderr is a terminal, else a line for each bench."""
     if not sys.stderr.isatty():
         yield _lines()
         return
@@ -182,7 +182,7 @@ def _progress() -> Iterator[Callable[[str, int | None], None]]:
         TextColumn("{task.description}"),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("starts", total=None)
+        task = progress.add_task("starting", total=None)
 
         def show(text: str, total: int | None) -> None:
             if total is not None:

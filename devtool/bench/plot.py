@@ -12,7 +12,7 @@ from devtool.errors import MISUSED, DevtoolError, error_from
 from devtool.files import require_writable
 from devtool.records.run_file import OURS, Case, Run
 
-# Colours that differ in brightness too; peers are grey.
+# Colours that differ in brightness too; baselines are grey.
 _COLORS = {"raw": "#0b3c5d", "raw step": "#328cc1", "xla step": "#d9a441"}
 _GREYS = ("#555555", "#888888", "#aaaaaa", "#cccccc", "#e0e0e0")
 _INCHES_PER_CASE = 0.9

@@ -1,4 +1,4 @@
-"""What a roofline shows of a run, for the two that draw it: `devtool bench --plot` and `devtool report`."""
+"""The data of a run's roofline, for the two commands that draw it: `devtool bench --plot` and `devtool report`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from devtool.records.run_file import OURS, Case, Layer, Run
 
 @dataclass(frozen=True)
 class Point:
-    """A layer of a case: its operations per byte, and how many it does in a second."""
+    """A layer of a case: its operations per byte and per second."""
 
     case: Case
     layer: Layer

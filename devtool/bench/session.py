@@ -1,4 +1,4 @@
-"""`devtool bench` from its options to its exit status: measures or loads a run, shows it, keeps it, compares it."""
+"""Carries out `devtool bench`: measures or loads a run, then shows, saves and compares it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from devtool.records.store import keep_bench
 
 @dataclass(frozen=True)
 class Files:
-    """The files that the options name; None where an option is left out.
+    """The files that the options name; None if an option is left out.
 
     Attributes:
-        json: where the run is kept.
-        plot: where the picture goes.
-        compare: a kept run to compare with.
-        load: a kept run to show in place of a new one.
+        json: where to save the run.
+        plot: where to write the picture.
+        compare: a saved run to compare with.
+        load: a saved run to show instead of a new one.
     """
 
     json: Path | None = None
@@ -75,7 +75,7 @@ def show_benches(selection: Selection) -> None:
 
 
 def update_tables(added: Path | None) -> None:
-    """Writes the tables of docs/measurements.md from docs/bench, to which a run is added first."""
+    """Writes the tables of docs/measurements.md from docs/bench, after a run, if given, is added there."""
     if added:
         keep(read_run("--load", added))
     write_tables(project.root() / "docs/measurements.md")

@@ -9,14 +9,14 @@ import click
 
 from devtool.records.run_file import Case, Layer, Run
 
-# A machine that did this much else while it measured: load per core.
+# The load per core above which a machine is called busy.
 _BUSY = 0.5
-# And whose rates differed by this much from its begin to its end.
+# How much the rates before and after the run may differ.
 _DRIFT = 1.2
 
 
 def print_run(run: Run) -> None:
-    """Prints the table on stdout, and on stderr what else a reader has to know."""
+    """Prints the table and the remarks on stdout."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -44,12 +44,12 @@ def print_run(run: Run) -> None:
 
 
 def remarks(run: Run) -> Iterable[str]:
-    """What stands below the table: what the columns mean, what was left out, and why."""
-    yield "spread: half the distance of the quartiles. raw: one call, cold caches. step: so many calls in a row."
+    """The lines below the table: what the columns mean, what was left out, and why."""
+    yield "spread: half the interquartile range. raw: one call, cold caches. step: that many calls in a row."
     sampled = [case for case in run.cases if case.checked not in ("all", "nothing")]
     if sampled:
         cases = f"{len(sampled)} of {len(run.cases)} cases"
-        yield f"compared with the reference by a sample of rows, the others only searched for NaN: {cases}"
+        yield f"only a sample of rows was compared with the reference, the others were searched for NaN: {cases}"
     skipped: dict[tuple[str, str], list[str]] = {}
     for case in run.cases:
         for layer in case.layers:
@@ -74,7 +74,7 @@ def number(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """With the unit that fits: 12.3 us."""
+    """A time with the unit that fits: 12.3 us."""
     for unit, factor in (("s", 1.0), ("ms", 1e3)):
         if seconds * factor >= 1:
             return f"{number(seconds * factor)} {unit}"
@@ -82,7 +82,7 @@ def duration(seconds: float) -> str:
 
 
 def rate(per_second: float, bound: str) -> str:
-    """4.24 TB/s, 770 TFLOP/s."""
+    """A rate with the unit that fits: 4.24 TB/s, 770 TFLOP/s."""
     unit = "B/s" if bound == "copy" else "FLOP/s"
     for prefix, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
         if per_second >= factor:
@@ -99,7 +99,7 @@ def _heading(run: Run) -> Iterable[str]:
 
 
 def rows(case: Case) -> Iterable[tuple[str, ...]]:
-    """Of each layer: name, time, spread, rate, share of the rate, time as a multiple of the raw one's."""
+    """For each layer: name, time, spread, rate, share of the rate, time as a multiple of the raw layer's."""
     if case.refused:
         yield "raw", "WRONG", "", "", "", ""
     for layer in case.layers:

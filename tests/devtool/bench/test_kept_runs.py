@@ -258,7 +258,7 @@ def test_remarks_say_what_was_left_out():
     busy["rates"]["copy"]["measured"] = [2.5e10, 1.2e10]
     text = "\n".join(table.remarks(parse_run(busy)))
     assert "not timed: flashinfer decode (1 of 2 cases): for CUDA only" in text
-    assert "by a sample of rows, the others only searched for NaN: 1 of 2 cases" in text
+    assert "a sample of rows was compared with the reference, the others were searched for NaN: 1 of 2 cases" in text
     assert "the machine's speed changed: copy rate 25.0 GB/s and 12.0 GB/s before and after" in text
     assert "the machine was busy: 3.1 running processes per core" in text
 
