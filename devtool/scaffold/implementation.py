@@ -1,7 +1,7 @@
-"""Another implementation of an op that exists: what the templates of its folder say.
+"""What the templates need for another implementation of an existing op.
 
-Its device code begins as a copy of the op's CUDA sources, or as a Triton kernel that is to be written. The functions
-that it has to define are those that the op's header declares for CUDA alone.
+Its device code begins as a copy of the op's CUDA sources, or as the stub of a Triton kernel. It has to define the
+functions that the op's header declares for CUDA only.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Function:
 
 @dataclass(frozen=True)
 class Implementation:
-    """All that the templates ask for.
+    """Everything that the templates need.
 
     Attributes:
-        name: of the folder.
-        op, implementation: whose it is, and what it is called.
-        route: of the templates.
-        namespace, functions: of the op's header.
-        copies: files that it begins with -> their names in the folder.
+        name: the name of the folder.
+        op, implementation: the names of the op and of the implementation.
+        route: the route, which chooses the templates.
+        namespace, functions: what the op's header declares.
+        copies: files to copy -> their names in the folder.
     """
 
     name: str
@@ -53,11 +53,11 @@ def is_op(name: str) -> bool:
 
 
 def implementation_of(op: str, name: str, route: str) -> Implementation:
-    """What is to be written for a new implementation of an op.
+    """What the templates need for a new implementation of an op.
 
     Raises:
-        DevtoolError: a name that it cannot have, a route that begins nothing here, or an op that has no function for
-            CUDA to define.
+        DevtoolError: a name or a route that an implementation cannot have, an op that wraps a library, or an op whose
+            header declares no function for CUDA.
     """
     if route not in _ROUTES:
         message = f"new-op: --route: expected {' or '.join(_ROUTES)} for an implementation of {op}, got {route}"
@@ -86,7 +86,7 @@ def _functions(header: Path) -> tuple[str, tuple[Function, ...]]:
     found = re.findall(r"^([\w:]+) (\w+)\(([^()]*)\);", declared, re.MULTILINE)
     if not (namespace and found):
         message = f"new-op: kernels/{header.parent.name}/{header.name}: expected the functions for CUDA, got none"
-        hint = "declare them there, for CUDA alone, as kernels/rms_norm/rms_norm.h does"
+        hint = "declare them there, for CUDA only, as kernels/rms_norm/rms_norm.h does"
         raise DevtoolError(message, hint)
     return namespace[1], tuple(
         Function(f"{result} {name}({_unused(parameters)})", result == "cudaError_t")

@@ -19,23 +19,23 @@ short signed sizeof static static_assert static_cast struct switch template this
 typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq
 assert errno linux main stderr stdin stdout unix
 """
-# Targets of CMake and ninja, what lies in kernels/ and in an op folder beside ops, and other packages of the flake.
+# Targets of CMake and ninja, other names in kernels/ and in an op folder, and other packages of the flake.
 _BUILD_WORDS = """
 all cases clean cmake codegen common conftest default depend devtool docs edit_cache help install kernels
 list_install_components package package_source pjrt_proxy preinstall python rebuild_cache set_device test triton_kernels
 uninstall wheel
 """
-# lib<name>.so would be taken for one that torch or CUDA loads by that name.
+# lib<name>.so would be mistaken for a library that torch or CUDA loads by that name.
 _LIBRARIES = """
 c10 c10_cuda c10d cublas cuda cudart cudnn nccl nvrtc python3 shm torch torch_cpu torch_cuda torch_global_deps
 torch_python xla
 """
-# What an op's Python files and torch.ops.xla_gpu call so already.
+# Names that an op's Python files and torch.ops.xla_gpu already use.
 _TAKEN_OPS = "accumulation_dtype bad check custom_op list name pytest pyxla std testing tuple"
 _FUNCTIONAL = "_functional"
-# What the Python files of an implementation use, and the attributes of an op in torch.ops.
+# Names that the Python files of an implementation use, and the attributes of an op in torch.ops.
 _TAKEN_IMPLEMENTATIONS = "implementation name op overloads pytest pyxla testing"
-# What the functions of an op's files call so. A test gives an argument every other name that the templates contain.
+# Names that the functions of an op's files use. A test gives an argument every other name that the templates contain.
 _TAKEN_ARGUMENTS = """
 accumulation_dtype blend check cuda_stream element_count factor ffi i int64_t len params piece_begin piece_end pyxla
 self std sum tensor_dtype thread_pool tl torch triton wide
@@ -43,7 +43,7 @@ self std sum tensor_dtype thread_pool tl torch triton wide
 
 
 def op_problem(name: str) -> str | None:
-    """What an op's name is expected to be, or None if it is."""
+    """What an op's name has to be, or None if it is valid."""
     if problem := _word_problem(name):
         return problem
     if name in _BUILD_WORDS.split():
@@ -60,14 +60,14 @@ def op_problem(name: str) -> str | None:
 
 
 def implementation_problem(name: str) -> str | None:
-    """What the name of an implementation is expected to be, or None if it is."""
+    """What the name of an implementation has to be, or None if it is valid."""
     if problem := _word_problem(name):
         return problem
     return "a name that its folder's files do not use" if name in _TAKEN_IMPLEMENTATIONS.split() else None
 
 
 def argument_problem(name: str) -> str | None:
-    """What an argument's name is expected to be, or None if it is."""
+    """What an argument's name has to be, or None if it is valid."""
     if problem := _word_problem(name):
         return problem
     return "a name that the op's own files do not use" if name in _TAKEN_ARGUMENTS.split() else None

@@ -32,14 +32,14 @@ _FOLDERS = {
 
 
 class Folder(Protocol):
-    """What is written: a new op (stub.Op) or an implementation of one; the templates of its route get it as `op`."""
+    """A new op (stub.Op) or an implementation of one; the templates of its route get it as `op`."""
 
     name: str
     route: str
     copies: dict[Path, str]
 
 
-# What a Triton kernel takes none of.
+# Types that a Triton kernel does not take.
 _NO_NUMBERS = ("str", "int[]", "float[]")
 
 
@@ -68,8 +68,8 @@ def write_op(op: Folder) -> Path:
     """Writes kernels/<op>/ and returns it. If anything fails, nothing is left behind.
 
     Raises:
-        DevtoolError: the folder came to exist meanwhile.
-        OSError: the disk did not take it.
+        DevtoolError: another process has made the folder meanwhile.
+        OSError: the folder cannot be written.
     """
     target = project.kernels() / op.name
     with rendered(op, project.kernels()) as folder:
@@ -88,9 +88,9 @@ def rendered(op: Folder, beside: Path | None) -> Iterator[Path]:
     """A folder with the files of a new op or implementation, removed at the end unless it was renamed.
 
     Args:
-        beside: where to make it; None is the system's place for temporary files.
+        beside: where to make it; None is the system's folder for temporary files.
     """
-    # The dot hides it from whoever lists the ops. The folder inside has the rights that the user's umask leaves.
+    # The dot hides it from code that lists the ops. The folder inside has the permissions that the user's umask leaves.
     prefix = f".new-{op.name}-"
     with tempfile.TemporaryDirectory(prefix=prefix, dir=beside, ignore_cleanup_errors=True) as hidden:
         folder = Path(hidden, op.name)
@@ -111,7 +111,7 @@ def rendered(op: Folder, beside: Path | None) -> Iterator[Path]:
 
 
 def _format(folder: Path) -> None:
-    """Lays the files out as .ci/run wants them. Without the formatters they stay as the templates have them."""
+    """Formats the files as .ci/run wants them. Without the formatters they stay as in the templates."""
     root = project.root()
     cpp = [str(path) for path in folder.iterdir() if path.suffix in (".h", ".cc", ".cu")]
     commands = [
@@ -128,7 +128,7 @@ def _format(folder: Path) -> None:
 
 
 def _clang_format() -> str | None:
-    # The wheel's command is a Python script that starts the program: a tenth of a second for nothing.
+    # The wheel's command is a Python script that starts the program, which wastes a tenth of a second.
     package = importlib.util.find_spec("clang_format")
     program = Path(package.origin).parent / "data/bin/clang-format" if package and package.origin else None
     return str(program) if program and program.is_file() else locate("clang-format")

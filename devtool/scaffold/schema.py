@@ -1,4 +1,4 @@
-"""Reads an op's schema as text, and says where it is wrong. (pyxla's own schema comes from torch, which is heavy.)"""
+"""Parses an op's schema, and says where it is wrong. (pyxla gets the schema from torch, which is slow to import.)"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TERMINALS = {
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument. `has_default` tells a default of None from none; `mutated` means Tensor(a!)."""
+    """One argument. `has_default` distinguishes a default of None from no default; `mutated` means Tensor(a!)."""
 
     name: str
     kind: str
@@ -56,10 +56,10 @@ class Schema:
 
 
 def parse_schema(text: str) -> Schema:
-    """The schema that a text states.
+    """Parses a schema.
 
     Raises:
-        DevtoolError: it is none, or not one of a custom call; with the place of the mistake.
+        DevtoolError: the text is not a schema, or a custom call cannot have it; the error shows where.
     """
     try:
         tree = _parser().parse(text)
@@ -95,7 +95,7 @@ def _mistake(text: str, start: int, length: int, expected: str, got: str, hint: 
 
 
 class _Reader:
-    """From the syntax tree to the schema, with the checks that need more than a grammar."""
+    """Turns the syntax tree into the schema, with the checks that need more than a grammar."""
 
     def __init__(self, text: str):
         self._text = text
@@ -114,13 +114,13 @@ class _Reader:
         count = self._results(results)
         end = self._text.rindex(")", 0, self._text.rindex("->"))
         if not any(argument.kind == "Tensor" for argument in read):
-            hint = "an op without tensor arguments takes a torch.device: write it after the example of simple_add"
+            hint = "an op without tensor arguments takes a torch.device: write it by hand, from simple_add"
             self._refuse_at(end, 1, "a Tensor among the arguments", "none", hint)
         if not count and not any(argument.mutated for argument in read):
-            self._refuse_at(end, 1, "a result or an argument that is written", "neither", "mark it: Tensor(a!) x")
+            self._refuse_at(end, 1, "a result, or an argument to update in place", "neither", "mark it: Tensor(a!) x")
         out = next((i for i, argument in enumerate(read) if argument.name == "out"), None)
         if count and out is not None:
-            hint = "torch.compile takes out= for the place of the results"
+            hint = "torch.compile takes out= as the place for the results"
             self._refuse(arguments[out].children[1], "another name where there are results", "'out'", hint)
         return Schema(tuple(read), count)
 
@@ -203,7 +203,7 @@ class _Reader:
 
 
 def _torch_reads(number: float) -> bool:
-    # torch's schema parser gives up on what std::stod calls out of range: subnormal numbers too.
+    # torch's schema parser rejects what std::stod calls out of range, which includes subnormal numbers.
     return number == 0 or sys.float_info.min <= abs(number) <= sys.float_info.max
 
 
@@ -212,5 +212,5 @@ def _value(token: Token) -> Any:
         return token[1:-1]
     if token.type == "NAME":
         return {"True": True, "False": False, "None": None}.get(str(token), token)
-    # What has more digits is no 64-bit integer; a float may have them, and is infinite then at worst.
+    # With more digits it is not a 64-bit integer; a float may have them, and is infinite at worst.
     return int(token) if token.lstrip("-").isdigit() and len(token) <= _MOST_DIGITS else float(token)

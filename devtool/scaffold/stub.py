@@ -1,8 +1,8 @@
-"""What the templates of a new op say: names, types and the stub's arithmetic, derived from the schema.
+"""What the templates need for a new op: names, types and the stub's arithmetic, derived from the schema.
 
-No one knows yet what the op means, so the stub computes something that every argument takes part in, the same in C++,
-CUDA and Python: `blend`, the sum of the tensors, each times another small number, and `factor`, a sum of the
-attributes made in the same way. Output number k is k * factor * blend.
+The meaning of the op is not known yet, so the stub computes something from every argument, the same in C++, CUDA and
+Python: `blend`, the sum of the tensors, each times a different small number, and `factor`, a sum of the attributes
+made in the same way. Output number k is k * factor * blend.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Output:
-    """What the kernel writes: a tensor that is updated in place, or a result. `of`: the argument whose buffer it is."""
+    """What the kernel writes: a tensor updated in place, or a result. `of` is the argument that it overwrites."""
 
     name: str
     number: int
@@ -114,24 +114,24 @@ class Output:
 
 
 class Op:
-    """All that the templates ask for."""
+    """Everything that the templates need."""
 
     def __init__(self, name: str, schema: Schema, route: str = "cuda", wrapped: Wrapped | None = None):
         self.route = route
         self.wrapped = wrapped
-        # Files that it begins with -> their names in the folder.
+        # Files to copy -> their names in the folder.
         self.copies = {wrapped.path: f"vendor/{wrapped.file}"} if wrapped else {}
         self.name = name
         self.schema = schema
         self.camel = "".join(part.capitalize() for part in name.split("_"))
-        # Not the bare name: an op may be called like a function of the C library.
+        # Not the bare name: an op may have the name of a function in the C library.
         self.namespace = f"{name}_op"
         first = next(a.name for a in schema.arguments if a.kind == "Tensor")
         self.tensors = _tensors(schema, first)
         self.anchor = next(t for t in self.tensors if t.name == first)
         self.others = [t for t in self.tensors if t.name != first]
         attributes = [a for a in schema.arguments if a.kind not in _TENSORS]
-        # The sum starts with a plain number that comes first, else with 1.
+        # The sum starts with the first attribute if it is a plain number, else with 1.
         self.starts_with_attribute = bool(attributes) and attributes[0].kind in ("int", "float")
         self.attributes = [
             Attribute(a.name, a.kind, place + (not self.starts_with_attribute), *_values(a, place))

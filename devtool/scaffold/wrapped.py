@@ -1,4 +1,4 @@
-"""What an op of the route wrap calls: a library with a C ABI, or a header. Looked at before anything is written."""
+"""What an op of the route wrap calls: a library with a C ABI, or a header. It is checked before anything is written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from devtool.errors import MISUSED, DevtoolError
 
 _HEADERS = (".h", ".hh", ".hpp", ".cuh", ".inc")
-# What the file may be called: the name stands in CMake's commands, in an #include and behind vendor/.
+# Valid names of the file, which is named in CMake's commands, in an #include and after vendor/.
 _FILE = re.compile(r"\w[\w.+-]*", re.ASCII)
 _MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 
@@ -24,9 +24,9 @@ class Wrapped:
 
     Attributes:
         path: the user's file.
-        file: its name in the op's folder vendor/; of a library, the name that the loader looks for.
+        file: its name in the op's folder vendor/; for a library, the name that the loader looks for.
         name, version, licence: of the project that it belongs to; the licence's SPDX identifier.
-        symbols: what the op takes from a library; none of a header.
+        symbols: the functions of a library that the op calls; none for a header.
     """
 
     path: Path
@@ -54,7 +54,7 @@ def read_wrapped(library: str | None, symbols: Sequence[str], version: str | Non
     """Checks what the options of --route wrap name.
 
     Raises:
-        DevtoolError: one is missing, the file is none that can be wrapped, or it lacks a symbol.
+        DevtoolError: an option is missing, the file cannot be wrapped, or it lacks a symbol.
     """
     if library is None:
         hint = "devtool new-op my_op --route wrap --library libfoo.so --symbol foo_f32 --version 1.2 --licence MIT"
@@ -65,7 +65,7 @@ def read_wrapped(library: str | None, symbols: Sequence[str], version: str | Non
     for option, value, example in (("--version", version, "1.2.3"), ("--licence", licence, "Apache-2.0")):
         if not value:
             hint = f"{option} {example}: it is recorded in the op's folder and in the library's manifest"
-            raise _refused(option, f"that of {path.name}", "none", hint)
+            raise _refused(option, f"the {option[2:]} of {path.name}", "none", hint)
     if path.suffix in _HEADERS:
         if symbols:
             raise _refused("--symbol", "none for a header", symbols[0], "leave it out")
@@ -84,7 +84,7 @@ def read_wrapped(library: str | None, symbols: Sequence[str], version: str | Non
 
 
 def _read_library(path: Path) -> tuple[str, list[str]]:
-    """The name that the loader looks for, and what the library exports."""
+    """The name that the loader looks for, and the symbols that the library exports."""
     from elftools.elf.elffile import ELFFile
 
     try:
@@ -124,6 +124,4 @@ def refuse_options(route: str, **options: object) -> None:
     """Raises DevtoolError if an option of --route wrap is given with another route."""
     for name, value in options.items():
         if value:
-            raise _refused(
-                f"--{name}", "--route wrap beside it", f"--route {route}", "add --route wrap, or leave it out"
-            )
+            raise _refused(f"--{name}", "--route wrap with it", f"--route {route}", "add --route wrap, or leave it out")

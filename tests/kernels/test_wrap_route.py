@@ -210,8 +210,8 @@ SYMBOL = ["--symbol", "x", *OPTIONS]
 REFUSED = {
     "no-library": ([], "--library: expected a library (.so) or header to wrap, got none"),
     "no-file": (["--library", "LIB/none.so"], "--library: expected a file, got none at LIB/none.so"),
-    "no-version": ([*LIBRARY, "--licence", "MIT"], "--version: expected that of libscale.so.1.2, got none"),
-    "no-licence": ([*LIBRARY, "--version", "1"], "--licence: expected that of libscale.so.1.2, got none"),
+    "no-version": ([*LIBRARY, "--licence", "MIT"], "--version: expected the version of libscale.so.1.2, got none"),
+    "no-licence": ([*LIBRARY, "--version", "1"], "--licence: expected the licence of libscale.so.1.2, got none"),
     "no-symbol": ([*LIBRARY, *OPTIONS], "--symbol: expected each function of the library that the op calls, got none"),
     "symbol": (
         [*LIBRARY, "--symbol", "scale_f16", *OPTIONS],
@@ -262,7 +262,7 @@ def test_library_whose_soname_is_a_path(tree):
 def test_options_of_wrap_with_another_route(tree):
     result = tree.run("new-op", "unwritten", "--licence", "MIT")
     assert result.returncode == 2
-    assert result.stderr.startswith("new-op: --licence: expected --route wrap beside it, got --route cuda\n\nhint: ")
+    assert result.stderr.startswith("new-op: --licence: expected --route wrap with it, got --route cuda\n\nhint: ")
 
 
 @pytest.mark.parametrize("value", ["MIT", {"name": "scale"}, {"name": None, "version": "1"}])

@@ -70,7 +70,7 @@ MISTAKES = [
     ("(«)» -> Tensor", "a Tensor among the arguments", "none"),
     ("(Tensor? x«)» -> Tensor", "a Tensor among the arguments", "none"),
     ("(Tensor x, Tensor? «out») -> Tensor", "another name where there are results", "'out'"),
-    ("(Tensor x«)» -> ()", "a result or an argument that is written", "neither"),
+    ("(Tensor x«)» -> ()", "a result, or an argument to update in place", "neither"),
     ("(Tensor x) -> Tensor(«a»!)", "a result without an alias", "one"),
     ("(Tensor x) -> «Tensor?»", "Tensor as a result", "Tensor?"),
     ("(Tensor x) -> (Tensor, «int»)", "Tensor as a result", "int"),
