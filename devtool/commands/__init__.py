@@ -1,1 +1,1 @@
-"""One file per command; the callback imports what is heavy."""
+"""One file per command; slow imports are in the callback."""

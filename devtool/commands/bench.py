@@ -29,9 +29,11 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--rounds", metavar="N", type=click.IntRange(1), default=50, show_default=True, help="Samples of each layer"
 )
-@click.option("--json", "json_file", metavar="FILE", type=_FILE, help="Keep the run")
+@click.option("--json", "json_file", metavar="FILE", type=_FILE, help="Save the run")
 @click.option("--plot", "plot_file", metavar="FILE.png", type=_FILE, help="Draw a roofline and bars")
-@click.option("--compare", "compare_file", metavar="FILE", type=_FILE, help="Compare with a kept run; exit 1 if slower")
+@click.option(
+    "--compare", "compare_file", metavar="FILE", type=_FILE, help="Compare with a saved run; exit 1 if slower"
+)
 @click.option(
     "--noise",
     metavar="PERCENT",
@@ -40,7 +42,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     show_default=True,
     help="The smallest change that counts with --compare",
 )
-@click.option("--load", "load_file", metavar="FILE", type=_FILE, help="Show a kept run, measure nothing")
+@click.option("--load", "load_file", metavar="FILE", type=_FILE, help="Show a saved run, measure nothing")
 @click.option("--table", is_flag=True, help="Write docs/measurements.md from docs/bench; --load adds a run")
 @click.option("--list", "list_cases", is_flag=True, help="List the benches and stop")
 @cuda_option
@@ -59,7 +61,7 @@ def bench(
     list_cases: bool,
     cuda: str,
 ) -> None:
-    """Check ops, then time them beside XLA and their peers
+    """Check ops, then time them against XLA and baselines
 
     \b
     Example: devtool bench rms_norm --device cpu --json run.json

@@ -13,7 +13,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     Example: devtool doctor
 
     \b
-    Status: ok; failed; skipped (it needs what failed, or a GPU). Exit status 1 if one failed.
+    Status: ok; failed; skipped (it needs a check that failed, or a GPU). Exit status 1 if one failed.
     """
     import dataclasses
     import json

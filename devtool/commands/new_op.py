@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 DEFAULT_SCHEMA = "(Tensor x, float scale=1.0) -> Tensor"
-# Route -> what is edited for the GPU, and what more there is.
+# Route -> the step for the GPU, and the file to edit.
 _STEPS = {
     "cuda": ("Compute it on the GPU:", "{0}.cu"),
     "triton": ("Compute it on the GPU:", "triton_kernels.py"),
-    "wrap": ("Call it on the GPU, or there:", "{0}.cu"),
+    "wrap": ("Call it on the GPU:", "{0}.cu"),
 }
 
 
@@ -22,7 +22,7 @@ _STEPS = {
     "--route", type=click.Choice(list(_STEPS)), default="cuda", show_default=True, help="What computes on the GPU"
 )
 @click.option("--library", metavar="FILE", help="wrap: the library (.so) or header")
-@click.option("--symbol", "symbols", metavar="NAME", multiple=True, help="wrap: what is called; may be repeated")
+@click.option("--symbol", "symbols", metavar="NAME", multiple=True, help="wrap: a function to call; may be repeated")
 @click.option("--version", help="wrap: the library's version")
 @click.option("--licence", metavar="SPDX", help="wrap: the library's licence")
 @click.option("--implementation", metavar="WORD", help="Name of another implementation of the op  [default: ROUTE]")

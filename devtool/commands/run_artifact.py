@@ -12,7 +12,7 @@ import click
 @click.option(
     "--output", "output_path", type=click.Path(path_type=Path), metavar="FILE.npz", help="Where the outputs go, by name"
 )
-@click.option("--force", is_flag=True, help="Replace an output file that is there")
+@click.option("--force", is_flag=True, help="Replace an existing output file")
 @click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
@@ -20,7 +20,7 @@ import click
     show_default=True,
     help="XLA device; auto takes CUDA where there is one",
 )
-@click.option("--strict", is_flag=True, help="Fail if a library is of other sources than it was exported with")
+@click.option("--strict", is_flag=True, help="Fail if a library was built from other sources than at export")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object")
 def run_artifact(
     file: Path,
@@ -39,7 +39,7 @@ def run_artifact(
 
     \b
     FILE.npz: bfloat16 as uint16 and float8 as uint8, which hold their bits. Random inputs: floats are
-    normal, integers are 0, since they are lengths and indices as a rule.
+    normal, integers are 0, because most are lengths or indices.
     """
     from devtool.release.run_artifact import Inputs, print_outcome, run
 

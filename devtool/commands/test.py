@@ -9,7 +9,7 @@ GPU_SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 
 class _PassesOn(click.Command):
-    """Keeps what follows `--` for pytest; click would take it for further arguments of its own."""
+    """Keeps what follows `--` for pytest; click would treat it as arguments of the command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
@@ -28,7 +28,7 @@ class _PassesOn(click.Command):
 )
 @click.option("--all", "everything", is_flag=True, help="Also the tests that are marked as slow")
 @click.option(
-    "-n", "--processes", type=click.IntRange(1), help="Default: one; for all tests on a CPU one a core, up to 4"
+    "-n", "--processes", type=click.IntRange(1), help="Default: 1; for all tests on a CPU one per core, up to 4"
 )
 @click.option("--raw", is_flag=True, help="Call the handlers through ctypes, without XLA; no other test")
 @cuda_option

@@ -35,7 +35,7 @@ def trace(
     \b
     Compilations and what changed, executions, time per op, values read on the host, syncs, graph breaks,
     ops on the CPU, and advice with source lines. The report goes to stderr; the script's own
-    output and exit status are as without trace.
+    output and exit status do not change.
     """
     from devtool.trace.script import trace_script
 
