@@ -1,1 +1,1 @@
-"""Times ops beside XLA and their peers; compares, draws and keeps the runs."""
+"""Times ops, XLA and baselines; compares, draws and saves the runs."""
