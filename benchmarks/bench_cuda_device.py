@@ -19,7 +19,7 @@ LENGTH = 32
 
 
 def compare_start_up() -> None:
-    # jax's own packages come first, so that torch_xla's path hides none of them.
+    # The first pair is not counted: it fills the file cache.
     runs = [
         (
             start_up(SCRIPTS["eager"], PJRT_DEVICE="CUDA"),
@@ -84,7 +84,7 @@ def compare_chain() -> None:
 
 
 def compare_captured_calls() -> None:
-    """An upper bound of XLA's cost per captured call: (the step's time - the graph's replay) / calls."""
+    """Prints an upper bound of XLA's cost per captured call: (the step's time - the graph's replay) / calls."""
     import cupy
     import torch
     import torch_xla

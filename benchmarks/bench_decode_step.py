@@ -1,4 +1,4 @@
-"""The decoder's compiled decode step by context length: the bytes it reads, its time, and the host's part of it.
+"""Times the decoder's compiled decode step by context length: the bytes that it reads, its time, and the host's part.
 
 python -m benchmarks.bench_decode_step --device cuda
 """
@@ -11,7 +11,7 @@ import time
 import click
 
 DEVICES = {"cpu": "CPU", "cuda": "CUDA"}
-# Between two attentions: what the model chooses, separate ops, fused_decoder_layer, fused_decoder_layer_rotary.
+# What runs between two attentions: the model's choice, separate ops, fused_decoder_layer, fused_decoder_layer_rotary.
 FUSED = {
     "auto": {},
     "no": {"fused": False},
@@ -27,8 +27,8 @@ ROUNDS = 4
 @click.option("--device", type=click.Choice(list(DEVICES)), default="cuda")
 @click.option("--config", default="llama-3-8b", help="tiny or llama-3-8b")
 @click.option("--seqs", default=64, help="Sequences of a step")
-@click.option("--contexts", default="1024,1024-4096,4096", help="One of all sequences, or from the first to the last")
-@click.option("--fused", type=click.Choice(list(FUSED)), default="auto", help="What one op computes")
+@click.option("--contexts", default="1024,1024-4096,4096", help="One length for all sequences, or first-last")
+@click.option("--fused", type=click.Choice(list(FUSED)), default="auto", help="The part that one op computes")
 def main(device: str, config: str, seqs: int, contexts: str, fused: str) -> None:
     """Times steps that only decode; XLA_FLAGS as examples/llama sets them."""
     os.environ["PJRT_DEVICE"] = DEVICES[device]
@@ -72,7 +72,7 @@ def _engine(config: str, device: str, seqs: int, longest: int, options: dict):
 
 
 def _check(engine) -> None:
-    """A prompt's hidden states by the timed op, and by the separate ops, which the tests compare with transformers."""
+    """Compares hidden states of the timed op with those of the separate ops, which tests compare with transformers."""
     import torch
 
     model, fused = engine.model, engine.model.fused
@@ -90,13 +90,13 @@ def _check(engine) -> None:
     engine.cache.close(sequence)
     got, want = hidden
     error = ((got - want).norm() / want.norm()).item()
-    # 16 bits lose 0.08 in 32 small layers on the CPU; with 1.5 times an op's operand it was 0.86.
+    # In 32 small layers on the CPU, 16 bits give an error of 0.08; an operand times 1.5 gave 0.86.
     assert error < 0.25, f"wrong hidden states ({error:.2g}), not timed"
     click.echo(f"hidden states differ by {error:.2g} from those of the separate ops")
 
 
 def _steps(engine, lengths: list[int]) -> tuple[float, float, float]:
-    """Median seconds of a step, and of the host's work for it, one step ahead as Engine.run is; the bytes it reads."""
+    """Medians of a step's seconds, host seconds and bytes read. Like Engine.run, the host is one step ahead."""
     from examples.llama.scheduler import Chunk, Request, Running
 
     # The cache's contents do not matter: no token of these contexts is computed.

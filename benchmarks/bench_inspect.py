@@ -25,7 +25,7 @@ results = results if isinstance(results, (tuple, list)) else [results]
 print([t.cpu().shape for t in results if t is not None])
 """
 
-# A chain of 100 matrix products with a call between them: compiled, with and without a dump; inspected; in a child.
+# A chain of 100 matrix products with a custom call between them: compiled without a dump, with one, and inspected.
 IN_PROCESS = """
 import statistics, time, torch, torch_xla, pyxla
 from pyxla.hlo import dump

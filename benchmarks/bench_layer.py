@@ -1,4 +1,4 @@
-"""A decode step's layers of Llama 3 8B's shape in a CUDA graph, by raw calls: the gain of one op in place of several.
+"""Times the layers of a decode step of Llama 3 8B's shape, raw calls in a CUDA graph: one op in place of several.
 
 python benchmarks/bench_layer.py
 
@@ -32,7 +32,7 @@ def main(layers: int, seqs: int, context: int, rounds: int) -> None:
     }
     graphs, want = {}, None
     for name, run in variants.items():
-        run()  # creates whatever the first use creates, before the capture
+        run()  # before the capture, because the first use creates objects
         graphs[name] = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graphs[name]):
             query = run()
@@ -59,7 +59,7 @@ def check(variant: str, got: dict[str, torch.Tensor], want: dict[str, torch.Tens
     """Compares each part of the state: wrong queries and keys hardly change the residual stream."""
     for part, values in got.items():
         error = ((values - want[part]).norm() / want[part].norm()).item()
-        # 16 bits lose 0.011 in eight small layers by the host's handlers; halved positions give 0.85.
+        # In eight small layers with the host's handlers, 16 bits give an error of 0.011; halved positions give 0.85.
         assert error < 0.05, f"{variant}: {part}: wrong numbers ({error:.2g}), not timed"
 
 
@@ -119,7 +119,7 @@ class Model:
         }
 
     def reset(self) -> None:
-        """The residual stream before a step."""
+        """Sets the residual stream to its value before a step."""
         self.residual.copy_(self.first)
 
     def state(self, query: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -174,7 +174,7 @@ class Model:
 
 
 def _call(op, like: torch.Tensor, **arguments) -> torch.Tensor:
-    """The op's handler on the current stream, into new memory of this shape."""
+    """Calls the op's handler on the current stream; the result is in new memory of this shape."""
     from pyxla.testing import direct_call
 
     result = torch.empty(like.shape, dtype=like.dtype, device="cuda")

@@ -34,7 +34,7 @@ def start_up(script: str, **environment: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    """On the CPU: without the preparation torch_xla does not load where torch sees a GPU."""
+    """Runs on the CPU: without the preparation torch_xla does not load where torch sees a GPU."""
     sides = {"with": {}, "without": {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}}
     for name, script in SCRIPTS.items():
         # The first runs fill the file cache.
