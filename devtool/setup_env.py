@@ -29,7 +29,7 @@ import tty
 import venv
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # because of -I it is not there yet
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # -I leaves it out
 
 from devtool import setup_uv
 
@@ -223,7 +223,7 @@ class SetUp:
         ).stdout  # fmt: skip
 
     def run(self, tool: str, *commands: list, env: dict[str, str]) -> None:
-        """Runs the commands in parallel and passes on their stderr; if it is a terminal, they see one and show bars."""
+        """Runs the commands in parallel and passes on their stderr. If it is a terminal, they get one too, for bars."""
         terminal, me = sys.stderr.isatty(), os.getpid()
         reader, writer = os.openpty() if terminal else os.pipe()
         if terminal:

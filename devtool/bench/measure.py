@@ -83,13 +83,13 @@ def refused(run: Run) -> list[str]:
 
 
 def require_right_numbers(run: Run) -> None:
-    """Raises DevtoolError if a layer was not timed because its numbers are wrong; stderr first lists each."""
+    """Prints on stderr the layers that were not timed because of wrong numbers; raises DevtoolError if any."""
     lines = refused(run)
     for line in lines:
         click.echo(line, err=True)
     if lines:
         ops = " ".join(dict.fromkeys(line.split()[1] for line in lines))
-        message = f"bench: numbers: expected those of the reference, got wrong ones in {len(lines)} layers, not timed"
+        message = f"bench: wrong numbers in {len(lines)} layers, which were not timed (see above)"
         raise DevtoolError(message, f"devtool test {ops}")
 
 

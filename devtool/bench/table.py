@@ -11,7 +11,7 @@ from devtool.records.run_file import Case, Layer, Run
 
 # The load per core above which a machine is called busy.
 _BUSY = 0.5
-# How much the rates before and after the run may differ.
+# The ratio of the rates before and after the run from which their change is reported.
 _DRIFT = 1.2
 
 

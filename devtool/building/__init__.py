@@ -1,1 +1,1 @@
-"""Builds op libraries, and says what is built."""
+"""Builds op libraries, and lists which are built."""

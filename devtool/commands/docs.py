@@ -11,7 +11,7 @@ import click
     help="Where the pages go: a new folder, or earlier pages  [default: build/docs]",
 )  # fmt: skip
 def docs(output: Path | None) -> None:
-    """Make the documentation as pages; prints where they begin
+    """Make the documentation pages; prints the first page's path
 
     \b
     Example: devtool docs --output site

@@ -7,7 +7,7 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list of objects")
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
-    """Check what ops need of this machine; say what fixes it
+    """Check what ops need from this machine; say what fixes it
 
     \b
     Example: devtool doctor

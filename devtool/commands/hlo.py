@@ -40,7 +40,7 @@ def hlo(
 
     \b
     Prints the custom calls that XLA runs, what is fused next to them, the copies that XLA adds and
-    why, and the memory plan; of an op also the module that XLA is given. Needs no XLA_FLAGS.
+    why, and the memory plan; for an op also the module that XLA gets. Needs no XLA_FLAGS.
     """
     from devtool import project
     from devtool.building.build import Options, build_ops
@@ -63,7 +63,7 @@ def hlo(
         project.select_ops("hlo", [folder])
         if not list_cases:
             build_ops([folder], Options(cuda))
-        # The folder of an implementation names it too.
+        # An implementation may also be named by its folder.
         target = project.op_of_folder(folder) if folder in project.implementations() else target
         cases = load_cases(target)
         if list_cases:

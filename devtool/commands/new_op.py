@@ -46,7 +46,7 @@ def new_op(
     Example: devtool new-op scaled_add "(Tensor x, Tensor y, float scale=1.0) -> Tensor"
 
     \b
-    SCHEMA is what torch.library writes. Arguments: Tensor, Tensor?, Tensor(a!) (updated in place),
+    SCHEMA has the form of torch.library. Arguments: Tensor, Tensor?, Tensor(a!) (updated in place),
     int, int?, float, float?, bool, str, int[], float[]. Results: Tensor, (Tensor, Tensor), ().
 
     \b

@@ -145,7 +145,7 @@ def _platforms(system: str) -> list[str]:
 
 
 def marker_environment(system: str, python: str) -> dict[str, str]:
-    """The environment for the markers of a lock: of that CPython, not of the one that runs this."""
+    """The environment for the markers of a lock: that of the given CPython, not of the running one."""
     return {
         "implementation_name": "cpython",
         "implementation_version": f"{python}.0",

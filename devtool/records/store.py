@@ -112,7 +112,7 @@ def keep_bench(run: Run) -> None:
 
 
 def read_tests(op: str) -> tuple[list[Tests], list[str]]:
-    """The last complete run of the op's tests on each device, and what is wrong with files that are no such run."""
+    """The last complete run of the op's tests on each device, and what is wrong with the other files."""
     found, problems = [], []
     for path in sorted((folder() / "test").glob(f"{op}-*.json")):
         where = f"report: {path.relative_to(project.root())}: expected a record that devtool test wrote"
@@ -128,7 +128,7 @@ def read_tests(op: str) -> tuple[list[Tests], list[str]]:
 
 
 def read_benches() -> tuple[list[Run], list[str]]:
-    """All saved runs, the oldest first, and what is wrong with files that are no run."""
+    """All saved runs, the oldest first, and what is wrong with files that are not runs."""
     found, problems = [], []
     for path in sorted((folder() / "bench").glob("*.json")):
         try:

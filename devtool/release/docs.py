@@ -65,7 +65,7 @@ class _Sphinx:
     """Takes Sphinx's lines: the last one is shown on a terminal, all are kept.
 
     Args:
-        sources: the folder that Sphinx reads. It is removed from the lines, so that they name files as below docs/.
+        sources: the folder that Sphinx reads. It is removed from the lines, so that file names are as in docs/.
     """
 
     def __init__(self, sources: str):

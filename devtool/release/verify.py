@@ -224,14 +224,14 @@ def print_differences(reports: Sequence[Report]) -> None:
     """Prints what differs, on stderr.
 
     Raises:
-        DevtoolError: something does.
+        DevtoolError: something differs.
     """
     differences = [difference for report in reports for difference in report.differences]
     for difference in differences:
         click.echo(difference, err=True)
     if differences:
         got = f"{len(differences)} difference{'s' * (len(differences) > 1)} (see above)"
-        message = f"verify: libraries: expected what their manifests, sources and systems ask for, got {got}"
+        message = f"verify: libraries: expected a match with manifests, sources and systems, got {got}"
         raise DevtoolError(message, "build them with devtool build --clean, or fetch them again")
 
 

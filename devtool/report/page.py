@@ -39,7 +39,7 @@ def write_report(names: Sequence[str], output: Path) -> None:
     """
     ops = project.select_ops("report", names)
     require_writable("report: --output", output, FAILED)
-    click.echo(f"report: looks at {', '.join(ops)}", err=True)
+    click.echo(f"report: inspecting {', '.join(ops)}", err=True)
     live, machine_code = _probe(ops)
     runs, foreign = read_benches()
     entries = [_entry(op, live[op], machine_code[op], runs) for op in ops]
@@ -85,7 +85,7 @@ def _sass(op: str, stop: threading.Event) -> dict[str, Any]:
         message, _, hint = error.message.partition("\n\nhint: ")
         return {"problem": message, "hint": hint}
     if not kernels:
-        message = f"report: {library.name}: expected CUDA code, got host code alone"
+        message = f"report: {library.name}: expected CUDA code, got only host code"
         return {"problem": message, "hint": f"devtool build {op} --cuda on"}
     return {"kernels": kernels}
 

@@ -105,7 +105,7 @@ def swatch(number: int) -> str:
 
 
 def history(shares: Sequence[float], label: str) -> str:
-    """A small line plot of the shares of the rate, from the oldest run to the newest; the top is the largest share."""
+    """A small line plot of the shares of the rate, from the oldest run to the newest; the top is the largest, or 1."""
     width, height = 132.0, 34.0
     top = max(1.0, *shares)
     step = (width - 12) / max(1, len(shares) - 1)

@@ -157,7 +157,7 @@ def _require_results(
     status: int, counts: dict | None, names: Sequence[str], options: Options, left_out: int = 0
 ) -> None:
     if status == _USAGE_ERROR:
-        message = "test: pytest: expected arguments that it takes, got others (see above)"
+        message = "test: pytest rejected its arguments (see above)"
         raise DevtoolError(message, "pytest --help", MISUSED)
     if status == _NO_TESTS:
         if left_out:

@@ -140,7 +140,7 @@ def test_machine_code(text):
         ("empty", "hlo: empty: expected a case in CASES of kernels/empty/cases.py, got none hint: kernels/simple_add"),
         ("raises", "ValueError: <b>no</b> cases & no luck"),
         ("raises", "that devtool test wrote (schema 1), got another document: ValueError('schema 7 of raises')"),
-        ("simple_add", "report: libsimple_add.so: expected CUDA code, got host code alone"),
+        ("simple_add", "report: libsimple_add.so: expected CUDA code, got only host code"),
     ],
 )
 def test_what_is_missing_says_so_and_how_to_get_it(text, op, message):
@@ -223,7 +223,7 @@ def test_disk_that_is_full_or_read_only(report_page, tmp_path, options, flags, m
 
 def test_interrupt_ends_what_it_started(report_page):
     child = report_page.tree.start("report", "--output", "late.html")
-    assert child.stderr.readline().startswith("report: looks at bare, dies, empty, raises, simple_add")
+    assert child.stderr.readline().startswith("report: inspecting bare, dies, empty, raises, simple_add")
     time.sleep(1)
     os.kill(child.pid, signal.SIGINT)
     _, stderr = child.communicate(timeout=30)

@@ -79,7 +79,7 @@ def test_test_file_that_does_not_import_fails(tree):
     ("arguments", "code", "message", "hint"),
     [
         (["-k", "nothing"], 1, "test: pytest: expected a test, got none", "leave out -k or -m"),
-        (["--nope"], 2, "test: pytest: expected arguments that it takes, got others", "pytest --help"),
+        (["--nope"], 2, "test: pytest rejected its arguments", "pytest --help"),
     ],
 )
 def test_arguments_that_select_nothing_or_are_none(tree, arguments, code, message, hint):
