@@ -54,7 +54,7 @@ def test_file_that_is_cut_short(share, tmp_path_factory):
     text = json.dumps(document())
     path.write_text(text[: int(share * len(text))])
     with pytest.raises(
-        DevtoolError, match="bench: --compare: expected a run that devtool bench --json wrote, got what"
+        DevtoolError, match="bench: --compare: expected a run that devtool bench --json wrote, got invalid JSON"
     ):
         read_run("--compare", path)
 

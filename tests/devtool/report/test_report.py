@@ -131,7 +131,7 @@ def test_machine_code(text):
         ("bare", "Its library is not built. hint: devtool build bare"),
         (
             "bare",
-            "report: build/records/test/bare-cpu.json: expected a record that devtool test wrote, got what is no",
+            "report: build/records/test/bare-cpu.json: expected a record that devtool test wrote, got invalid JSON",
         ),
         ("bare", "hlo: bare: expected kernels/bare/cases.py, got none"),
         ("bare", "ModuleNotFoundError: No module named 'pyxla_kernels.bare.bare'"),
