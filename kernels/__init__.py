@@ -1,4 +1,4 @@
 """The op folders; installed as `pyxla_kernels`. README.md here is the contract of an op folder."""
 
-# Importing pyxla imports the ops, and these import from the families. So it comes first: no module is half made then.
+# pyxla comes first: importing it imports the ops, which import from the families, so no module is left half imported.
 import pyxla  # noqa: F401

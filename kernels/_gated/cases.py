@@ -10,17 +10,17 @@ from pyxla.testing import BadInput, Case
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 SHAPES = {
     "1x2": ((1, 2), "one element"),
-    "3x10": ((3, 10), "d odd and shorter than a vector: one element per thread"),
+    "3x10": ((3, 10), "odd d, shorter than a vector: one element per thread"),
     "2x3x128": ((2, 3, 128), "leading dimensions are flattened; rows of whole vectors"),
-    "7x24008": ((7, 24008), "d is no multiple of eight; pieces that begin inside a row"),
-    "0x64": ((0, 64), "no row"),
+    "7x24008": ((7, 24008), "d is not a multiple of eight; pieces begin inside a row"),
+    "0x64": ((0, 64), "no rows"),
     "2x0": ((2, 0), "rows without elements"),
-    "16": ((16,), "rank 1: a single row without leading dimension"),
+    "16": ((16,), "rank 1: a single row without leading dimensions"),
 }
 
 
 def arguments(generator: torch.Generator, shape: tuple[int, ...], dtype: torch.dtype, **attributes) -> dict:
-    """Gates on the bend and far out on both sides; every row's factors have their own size: a wrong half shows."""
+    """Gates near the bend and far out on both sides; the factors' magnitude differs by row, so a wrong half shows."""
     gate, up = (torch.randn((*shape[:-1], shape[-1] // 2), generator=generator) for _ in range(2))
     gate = 4 * gate
     if gate.shape[-1] > 3:
@@ -45,13 +45,13 @@ def cases(peer: Callable, **attributes) -> list[Case]:
 
 
 def zeros(name: str, **attributes) -> Case:
-    """The bend of the activation."""
+    """A case at the bend of the activation: gates of 0.0 and -0.0."""
     x = torch.tensor([[0.0, -0.0, 1.0, 1.0]])
     return Case(name, "the bend itself, and -0.0", lambda g: {"x": x} | attributes)
 
 
 def bad_inputs(op: str, **attributes) -> list[BadInput]:
-    """What every gated activation refuses, with the messages of the op of this name."""
+    """Inputs that every gated activation rejects; `op` is the name in the messages."""
     refused = {
         "dtype": (torch.ones(2, 8, dtype=torch.int32), "dtype float32 or bfloat16 or float16, got int32"),
         "rank-0": (torch.tensor(1.0), "rank 1 or more, got shape ()"),
@@ -73,7 +73,7 @@ def bench(
     operations: int,
     **attributes,
 ) -> Bench:
-    """A bench of rows; `operations` are those for each element of the result."""
+    """A bench of rows; `operations` is the count for each element of the result."""
     return Bench(
         f"{name}-{shape[0]}x{shape[1]}",
         why,

@@ -9,15 +9,15 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 SHORT_ROWS = {
     "1x1": ((1, 1), "one element: the mean is the element's own square"),
     "3x5": ((3, 5), "odd and shorter than a vector: one element at a time"),
-    "2x3x64": ((2, 3, 64), "leading dimensions are flattened; several rows per block"),
-    "5x1000": ((5, 1000), "threads without a vector"),
-    "2x4096": ((2, 4096), "every thread of a block has its vectors"),
-    "0x64": ((0, 64), "no row"),
+    "2x3x64": ((2, 3, 64), "leading dimensions are flattened; several rows per CTA"),
+    "5x1000": ((5, 1000), "some threads have no vector"),
+    "2x4096": ((2, 4096), "every thread of a CTA has vectors"),
+    "0x64": ((0, 64), "no rows"),
     "2x0": ((2, 0), "rows without elements"),
-    "7": ((7,), "rank 1: a single row without leading dimension"),
+    "7": ((7,), "rank 1: a single row without leading dimensions"),
 }
 SHAPES = SHORT_ROWS | {
-    "300x2880": ((300, 2880), "enough rows for two vectors per thread, and threads without one"),
+    "300x2880": ((300, 2880), "enough rows for two vectors per thread; some threads have none"),
     "1x262144": ((1, 262144), "the longest row that models use: read twice"),
     "2x100003": ((2, 100003), "a long prime length: rows start unaligned"),
 }
@@ -26,7 +26,7 @@ SHAPES = SHORT_ROWS | {
 def arguments(
     generator: torch.Generator, shape: tuple[int, ...], dtype: torch.dtype, weight_dtype: torch.dtype | None
 ) -> dict:
-    """Rows of very different size, each with one outlier: a sum over the wrong row or a lost element shows."""
+    """Rows of very different magnitude, each with one outlier, so a sum over the wrong row or a lost element shows."""
     x = torch.randn(shape, generator=generator)
     if len(shape) > 1:
         x = x * torch.logspace(-2, 2, shape[0]).reshape(-1, *[1] * (len(shape) - 1))
@@ -50,7 +50,7 @@ CASES = [
     )
     for name, dtype in DTYPES.items()
     for shape_name, (shape, why) in SHAPES.items()
-    # Enough once, where the dtype changes only what a load and a store do.
+    # One dtype is enough for this shape: another one changes only loads and stores.
     if name == "bf16" or shape_name != "300x2880"
 ] + [
     Case(
@@ -63,7 +63,7 @@ CASES = [
     Case("bf16-no-weight", "as above", lambda g: arguments(g, (4, 96), torch.bfloat16, None)),
     Case(
         "f16-large",
-        "squares beyond float16's range: they must be formed in float32",
+        "squares beyond float16's range: they must be computed in float32",
         lambda g: arguments(g, (4, 96), torch.float16, None) | {"x": torch.full((4, 96), 60000.0, dtype=torch.float16)},
     ),
     Case("f32-zero-row", "all zeros: eps alone keeps the result finite", lambda g: changed(x=torch.zeros(2, 8))),
@@ -81,7 +81,7 @@ def changed(**changes) -> dict:
 
 
 def bad_inputs(op: str) -> list[BadInput]:
-    """What the op of this name refuses, with its messages."""
+    """Inputs that the op of this name rejects, with its messages."""
     return [
         BadInput(
             "dtype",
@@ -113,7 +113,7 @@ def bad_inputs(op: str) -> list[BadInput]:
 
 
 def near_one(arguments: dict, generator: torch.Generator) -> dict:
-    """With weights near 1, so that a step in which each call takes the last one's result does not run into zeros."""
+    """The arguments with weights near 1, so that no result is zero when each call takes the previous call's result."""
     weight = arguments["weight"]
     return arguments | {"weight": (1 + 0.01 * torch.randn(weight.shape, generator=generator)).to(weight.dtype)}
 

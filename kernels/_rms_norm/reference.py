@@ -1,4 +1,4 @@
-"""The formula of rms_norm, its checks and its gradient, for each op that computes it."""
+"""Formula, checks and gradient of rms_norm, shared by the ops that compute it."""
 
 import torch
 
@@ -6,7 +6,7 @@ from pyxla import Check, accumulation_dtype
 
 
 def normalised(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight over the last dimension; formed in the accumulation dtype and rounded once."""
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension, computed in the accumulation dtype, rounded once."""
     wide = accumulation_dtype(x.dtype)
     out = x.to(wide) * inverse_rms(x, eps)
     if weight is not None:
@@ -15,7 +15,7 @@ def normalised(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torc
 
 
 def checked(check: Check, x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
-    """The fake function: checks the arguments for the op that `check` names; the result's shape and dtype."""
+    """The fake function: checks the arguments for the op that `check` names and returns an empty result."""
     check.dtype("x", x, (torch.float32, torch.bfloat16, torch.float16), reference=(torch.float64,))
     check.that(x.dim() >= 1, "x", "rank 1 or more", f"shape {tuple(x.shape)}")
     if weight is not None:
