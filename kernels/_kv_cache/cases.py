@@ -1,4 +1,4 @@
-"""Caches and slots for the tests and benchmarks of the ops that write keys and values; bad inputs with reasons."""
+"""Caches, slots and bad inputs for the tests and benchmarks of the ops that write keys and values."""
 
 from collections.abc import Callable
 
@@ -22,15 +22,15 @@ def cache_and_slots(
     merged: bool = False,
     slot_dtype: torch.dtype = torch.int64,
 ) -> dict:
-    """kv_cache, slot_mapping and kv_scales: tokens in a random order of slots, every fourth left out.
+    """kv_cache, slot_mapping and kv_scales: the tokens have slots in random order, and every fourth token has none.
 
-    What the cache holds already must stay.
+    The cache is full of random numbers, and those in other slots must stay.
 
     Args:
-        dtype: the cache's.
-        heads: of keys.
-        scaled: with kv_scales, each of its own size.
-        merged: the cache's last two dimensions in one.
+        dtype: the cache's dtype.
+        heads: number of kv heads.
+        scaled: return random kv_scales instead of None.
+        merged: merge the cache's last two dimensions.
     """
     cache = torch.randn(2, blocks, block_size, heads, d, generator=generator).to(dtype)
     slots = torch.randperm(blocks * block_size, generator=generator)[:tokens]
@@ -44,18 +44,18 @@ def cache_and_slots(
 
 
 def torch_store(key: torch.Tensor, value: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
-    """torch's own ops, for a cache of key's dtype and slots that are all in use."""
+    """The same by torch's own ops, for a cache of key's dtype and a slot for every token."""
     rows = kv_cache.flatten(1, 2)
     rows[0].index_copy_(0, slot_mapping, key)
     rows[1].index_copy_(0, slot_mapping, value)
 
 
 def bad_stores(op: str, changed: Callable[..., dict]) -> list[BadInput]:
-    """Caches, slots and scales that the op of this name refuses.
+    """Caches, slots and scales that an op rejects.
 
     Args:
-        op: its name.
-        changed: its arguments in float32 for 3 tokens, 2 kv heads of 8 and 2 blocks of 4, with some of them replaced.
+        op: the op's name.
+        changed: returns the op's good arguments with some replaced: float32, 3 tokens, 2 kv heads of 8, 2 blocks of 4.
     """
     return [
         BadInput(

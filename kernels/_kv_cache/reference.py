@@ -1,4 +1,4 @@
-"""What the ops that write keys and values into a paged cache share: checks and reference."""
+"""Checks and reference shared by the ops that write keys and values into a paged cache."""
 
 import torch
 
@@ -8,7 +8,7 @@ FLOAT8 = torch.float8_e4m3fn
 
 
 def check_cache(check: Check, kv_cache: torch.Tensor, dtype: torch.dtype) -> None:
-    """Raises ArgumentError for a cache that does not fit keys of this dtype; the op itself checks its heads."""
+    """Raises ArgumentError for a cache that does not fit keys of this dtype; the op itself checks the cache's heads."""
     check.dtype("kv_cache", kv_cache, (dtype, FLOAT8))
     shape = tuple(kv_cache.shape)
     check.that(len(shape) in (4, 5), "kv_cache", "rank 4 or 5", f"shape {shape}")
@@ -23,7 +23,7 @@ def check_slots_and_scales(
     slot_mapping: torch.Tensor,
     kv_scales: torch.Tensor | None,
 ) -> None:
-    """Raises ArgumentError for a dtype or shape that does not fit so many tokens, or a cache of so many heads."""
+    """Raises ArgumentError for slots or scales whose dtype or shape does not fit the tokens, kv heads and cache."""
     check.dtype("slot_mapping", slot_mapping, (torch.int32, torch.int64))
     check.shape("slot_mapping", slot_mapping, (tokens,), hint="one slot per token; -1 leaves a token out")
     if kv_scales is not None:
@@ -41,13 +41,13 @@ def store(
     slot_mapping: torch.Tensor,
     kv_scales: torch.Tensor | None,
 ) -> None:
-    """Writes keys and values at their slots; one out of range is left out, on CPU it is an ArgumentError."""
+    """Writes keys and values to their slots. A slot out of range is skipped; on CPU tensors it raises ArgumentError."""
     blocks, block_size = kv_cache.shape[1:3]
     if key.device.type == "cpu":
         _check_slots(check, slot_mapping, blocks * block_size)
     tokens = ((slot_mapping >= 0) & (slot_mapping < blocks * block_size)).nonzero().flatten()
     slots = slot_mapping[tokens].long()
-    # float8 has no indexed assignment: as bytes.
+    # torch has no indexed assignment for float8, so it assigns the bytes.
     cache = kv_cache.view(torch.uint8) if kv_cache.dtype == FLOAT8 else kv_cache
     for index, new in enumerate((key, value)):
         rows = new[tokens]
@@ -60,7 +60,7 @@ def store(
 
 
 def _check_slots(check: Check, slot_mapping: torch.Tensor, slots: int) -> None:
-    """Raises ArgumentError for a slot out of range, as CheckSlots in kv_store_ffi.h."""
+    """Raises ArgumentError for a slot out of range, like CheckSlots in kv_store_ffi.h."""
     wrong = ((slot_mapping < -1) | (slot_mapping >= slots)).nonzero().flatten()
     if len(wrong):
         where = f"{int(slot_mapping[wrong[0]])} at token {int(wrong[0])}"

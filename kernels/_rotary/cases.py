@@ -1,4 +1,4 @@
-"""Positions and angles for the tests and benchmarks of the ops that rotate heads; bad inputs with reasons."""
+"""Positions, angles and bad inputs for the tests and benchmarks of the ops that rotate heads."""
 
 from collections.abc import Callable
 
@@ -8,21 +8,21 @@ from pyxla.testing import BadInput
 
 
 def angle_table(max_position: int, rot_dim: int) -> torch.Tensor:
-    """The cos_sin_cache of a model, float32."""
+    """A cos_sin_cache as models have it, float32."""
     frequency = 10000.0 ** (-torch.arange(0, rot_dim, 2, dtype=torch.float64) / max(rot_dim, 1))
     angle = torch.arange(max_position, dtype=torch.float64)[:, None] * frequency
     return torch.cat([angle.cos(), angle.sin()], dim=-1).float()
 
 
 def drawn_positions(generator: torch.Generator, tokens: int, max_position: int, dtype: torch.dtype) -> torch.Tensor:
-    """Positions in any order, the first and the last row of the table among them."""
+    """Random positions that include the first and the last row of the table."""
     drawn = torch.randint(0, max_position, (tokens,), generator=generator)
     drawn[:1], drawn[-1:] = max_position - 1, 0
     return drawn.to(dtype)
 
 
 def torch_rotated(x: torch.Tensor, positions: torch.Tensor, cos_sin_cache: torch.Tensor, is_neox: bool) -> torch.Tensor:
-    """torch's own ops in the same dtype, for whole heads."""
+    """The rotation by torch's own ops in the same dtype, where rot_dim is d."""
     cos, sin = (half.to(x.dtype)[:, None] for half in cos_sin_cache[positions].chunk(2, dim=-1))
     a, b = x.chunk(2, dim=-1) if is_neox else (x[..., ::2], x[..., 1::2])
     pair = (a * cos - b * sin, b * cos + a * sin)
@@ -30,11 +30,11 @@ def torch_rotated(x: torch.Tensor, positions: torch.Tensor, cos_sin_cache: torch
 
 
 def bad_angles(op: str, changed: Callable[..., dict]) -> list[BadInput]:
-    """Positions and tables that the op of this name refuses.
+    """Positions and tables that an op rejects.
 
     Args:
-        op: its name.
-        changed: its arguments in float32 for 3 tokens, heads of 8 and 10 positions, with some of them replaced.
+        op: the op's name.
+        changed: returns the op's good arguments with some replaced: float32, 3 tokens, heads of 8, 10 positions.
     """
     return [
         BadInput(

@@ -1,4 +1,4 @@
-"""What the ops that rotate heads by their positions share: checks and reference."""
+"""Checks and reference shared by the ops that rotate heads by their positions."""
 
 import torch
 
@@ -21,7 +21,7 @@ def check_angles(check: Check, x: torch.Tensor, positions: torch.Tensor, cos_sin
 def angles(
     check: Check, positions: torch.Tensor, x: torch.Tensor, cos_sin_cache: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines, [tokens, 1, rot_dim / 2]; NaN, on CPU an ArgumentError, for a position out of range."""
+    """Cosines and sines, [tokens, 1, rot_dim / 2]. A position out of range: NaN, or ArgumentError on CPU tensors."""
     last = cos_sin_cache.shape[0]
     wrong = (positions < 0) | (positions >= last)
     if positions.device.type == "cpu" and bool(wrong.any()):
@@ -32,7 +32,7 @@ def angles(
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, is_neox: bool) -> torch.Tensor:
-    """x with its first elements rotated."""
+    """x with the first rot_dim elements of each head rotated."""
     rot_dim = 2 * cos.shape[-1]
     rotated = x[..., :rot_dim].to(cos.dtype)
     a, b = rotated.chunk(2, dim=-1) if is_neox else (rotated[..., ::2], rotated[..., 1::2])
