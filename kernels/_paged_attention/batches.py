@@ -1,4 +1,4 @@
-"""Ragged batches for paged_attention: its arguments from lengths, and what torch makes of them."""
+"""Ragged batches for paged_attention: makes its arguments from lengths and computes the result by torch's own ops."""
 
 import math
 from collections.abc import Iterable
@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import torch
 
-# On tensor cores the weights of 16-bit values have 16 bits too, as in torch's flash attention: each is off by up
-# to 2^-9 or 2^-12 of itself. Where values cancel each other that is more than as much of their sum: exact products with
-# weights rounded so, twenty seeds of each of the tests' batches, came to 2.0 times as much of the row's largest result.
-# Four times is allowed, in float32 roundings of 2^-23. That nothing else is lost, the tests see on the mean: the root
-# mean square error may be 1.5 times that of torch's own attention.
+# On tensor cores the softmax weights of 16-bit values have 16 bits too, as in torch's flash attention, so each weight
+# is rounded. Where values cancel, this shows in their sum: with exact products of weights rounded in this way, over
+# twenty seeds of each of the tests' batches, the error reached 2^-8 (bfloat16) or 2^-11 (float16) of the row's largest
+# result. Twice that is allowed, counted in float32 roundings of 2^-23. The mean shows that nothing else is lost: the
+# root mean square error may be at most 1.5 times that of torch's own attention.
 ROUNDED_WEIGHTS = {torch.bfloat16: 1 << 16, torch.float16: 1 << 13}
 
 
@@ -33,22 +33,22 @@ def arguments(
     cache_dtype: torch.dtype | None = None,
     scaled: bool = False,
 ) -> dict:
-    """A ragged batch whose sequences come in an order of the generator's, so that every seed has other lengths.
+    """A ragged batch whose sequences the generator shuffles, so that each seed has them in another order.
 
     All that no token may see is NaN or out of range: slots of the cache, entries of the block tables before the window
-    and behind the context, and everything in padding rows and sequences. The last key and the first one in sight get a
-    large value, and each head its own offset: a range that is off by one, or a wrong head, shows.
+    and after the context, and everything in padding rows and sequences. The values at the first and the last position
+    in sight are large, and each head has another offset, so that a range that is off by one, or a wrong head, shows.
 
     Args:
         lengths: (new tokens, context) of each sequence.
         heads: query and kv heads.
-        merged: the cache's last two dimensions in one.
-        padding: rows and sequences behind the last one in use.
-        spread: factor of the query; the logits' standard deviation.
-        alibi: slopes of a half to 2^-8, as is usual; the first one is 0, the last one negative.
-        sinks: one each; the first one takes nearly all, the last one is -inf and takes nothing.
-        cache_dtype: of the cache, if not `dtype`.
-        scaled: kv_scales of 0.5 to 1.5, each its own.
+        merged: merge the cache's last two dimensions.
+        padding: rows and sequences after the last one in use.
+        spread: factor of the query, which at the default scale is the logits' standard deviation.
+        alibi: the usual slopes, falling to 2^-8, except that the first one is 0 and the last one negative.
+        sinks: one for each head; the first one takes nearly all weight, the last one is -inf and takes none.
+        cache_dtype: the cache's dtype; None: `dtype`.
+        scaled: random kv_scales of 0.5 to 1.5.
     """
     lengths = list(lengths)
     lengths = [lengths[i] for i in torch.randperm(len(lengths), generator=generator)]
@@ -111,9 +111,9 @@ def integers(*values: int) -> torch.Tensor:
 
 
 def sequences(a: dict) -> Iterable[tuple[slice, int, torch.Tensor, torch.Tensor]]:
-    """Rows of the query, first position in sight, keys and values of each sequence, gathered; a fixed batch's loops."""
+    """Rows of the query, first position in sight, gathered keys and values, for each sequence with new tokens."""
     query, window = a["query"], a["sliding_window"]
-    cache = a["kv_cache"].to(query.dtype)  # exact, also of float8
+    cache = a["kv_cache"].to(query.dtype)  # exact, also for float8
     cache = cache.unflatten(3, (-1, query.shape[2])) if cache.dim() == 4 else cache
     starts, lengths = a["query_start_loc"].tolist(), a["context_lens"].tolist()
     for seq, (start, end) in enumerate(pairwise(starts[: int(a["num_seqs"]) + 1])):
@@ -126,15 +126,15 @@ def sequences(a: dict) -> Iterable[tuple[slice, int, torch.Tensor, torch.Tensor]
 
 
 def torch_attention(**a) -> torch.Tensor:
-    """torch's scaled_dot_product_attention on the gathered keys and values, a sequence at a time; of the options it
-    knows scale and window alone."""
+    """torch's scaled_dot_product_attention on the gathered keys and values, a sequence at a time. Of the options it
+    supports only scale and window."""
     query, window = a["query"], a["sliding_window"]
     out = torch.zeros_like(query)
     for rows, _, keys, values in sequences(a):
         new, context, group = rows.stop - rows.start, len(keys), query.shape[1] // keys.shape[1]
         keys, values = (t.transpose(0, 1)[None].contiguous() for t in (keys, values))
         if new == 1:
-            # All keys are seen: the heads of a group are the rows of one product.
+            # The token sees all keys, so the heads of a group are the rows of one product.
             grouped = query[rows].unflatten(1, (-1, group))
             result = torch.nn.functional.scaled_dot_product_attention(grouped, keys, values, scale=a["scale"])
             out[rows] = result.flatten(1, 2)

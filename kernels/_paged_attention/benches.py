@@ -1,4 +1,4 @@
-"""What paged_attention is timed on: the batches that serving a large model makes, and FlashInfer as a peer."""
+"""Benches of paged_attention: batches as in serving a large model, with FlashInfer as a baseline."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -10,9 +10,9 @@ from pyxla_kernels._paged_attention.batches import ROUNDED_WEIGHTS, integers, to
 
 from pyxla.benchmark import Bench, nbytes
 
-# Rows that are compared with the reference, which takes a row at a time.
+# Number of rows that are compared with the reference, which computes one row at a time.
 _SAMPLED = 24
-# A length that no block's is a divisor of, so that no two blocks of the repeated numbers are alike.
+# Not a multiple of any block's length, so that the blocks of the repeated numbers differ.
 _RANDOM = 4_000_037
 _FLASHINFER_WORKSPACE = 512 << 20
 
@@ -39,7 +39,7 @@ def batch(
     for table, own in zip(tables, ids.split(counts), strict=True):
         table[: len(own)] = own
     shape = (2, len(ids), block_size, kv_heads, d)
-    # Gigabytes of numbers, of which a few millions are drawn.
+    # The cache has gigabytes; a few million random numbers are drawn and repeated.
     drawn = torch.randn(_RANDOM, generator=generator).to(dtype)
     cache = drawn.repeat(-(-math.prod(shape) // _RANDOM))[: math.prod(shape)].view(shape)
     starts = torch.tensor([0, *(new for new, _ in lengths)]).cumsum(0)
@@ -66,7 +66,7 @@ def moved_bytes(a: dict) -> int:
 
 
 def operations(a: dict) -> int:
-    """Two products of length d for each head, new token and key that it sees."""
+    """Two products of length d for each head, new token and key that the token sees."""
     _, heads, d = a["query"].shape
     seen = 0
     for (start, end), context in zip(pairwise(a["query_start_loc"].tolist()), a["context_lens"].tolist(), strict=True):
@@ -76,7 +76,7 @@ def operations(a: dict) -> int:
 
 
 def sample(a: dict) -> tuple[dict, torch.Tensor]:
-    """Some rows, each as the only new token of a sequence that ends with it: so a row must not depend on the others."""
+    """Some rows, each as the only new token of a sequence that ends with it, as no row may depend on the others."""
     starts, lengths = a["query_start_loc"].tolist(), a["context_lens"].tolist()
     ends = [row for start, end in pairwise(starts) for row in (start, end - 1)]
     generator = torch.Generator().manual_seed(0)
@@ -86,7 +86,7 @@ def sample(a: dict) -> tuple[dict, torch.Tensor]:
     positions = [
         lengths[s] - (starts[s + 1] - row) + 1 for row, s in zip(rows.tolist(), sequences.tolist(), strict=True)
     ]
-    # The blocks of these sequences alone: float64 takes four times the memory.
+    # Only the blocks of these sequences, because float64 takes four times the memory.
     used, tables = a["block_tables"][sequences].unique(return_inverse=True)
     return a | {
         "query": a["query"][rows],
@@ -135,8 +135,8 @@ def bench(
     """A bench for one device.
 
     Args:
-        kinds: of FlashInfer.
-        sizes: for `batch`.
+        kinds: for `flashinfer`; each is timed.
+        sizes: keyword arguments of `batch`.
     """
     return Bench(
         name,
@@ -154,7 +154,7 @@ def bench(
 
 
 def ragged(count: int, longest: int) -> list[tuple[int, int]]:
-    """Decodes whose contexts are halves of halves, down to 1: most of them short."""
+    """Decodes whose contexts are halved again and again, down to 1, so that most are short."""
     return [(1, max(1, (longest >> number % 15) - number // 15)) for number in range(count)]
 
 
@@ -162,15 +162,15 @@ BF16, F32 = torch.bfloat16, torch.float32
 PREFILL = ("fa2", "fa3")
 
 BENCHES = [
-    bench("bf16-decode-64x4096", "a usual batch", [(1, 4096)] * 64, "cuda", BF16, "decode"),
+    bench("bf16-decode-64x4096", "a typical batch", [(1, 4096)] * 64, "cuda", BF16, "decode"),
     bench("bf16-decode-256x1024", "many short contexts", [(1, 1024)] * 256, "cuda", BF16, "decode"),
-    bench("bf16-decode-8x8192", "fewer heads than multiprocessors", [(1, 8192)] * 8, "cuda", BF16, "decode"),
+    bench("bf16-decode-8x8192", "64 kv heads in the batch: fewer than SMs", [(1, 8192)] * 8, "cuda", BF16, "decode"),
     bench("bf16-decode-1x32768", "one user: a single long context", [(1, 32768)], "cuda", BF16, "decode"),
     bench("bf16-decode-ragged", "64 contexts of 1 to 16384", ragged(64, 16384), "cuda", BF16, "decode"),
     bench("bf16-prefill-8x2048", "whole prompts", [(2048, 2048)] * 8, "cuda", BF16, *PREFILL),
     bench("bf16-prefill-1x8192", "one long prompt", [(8192, 8192)], "cuda", BF16, *PREFILL),
     bench("bf16-prefill-16x512-on-4096", "chunks of prompts", [(512, 4096)] * 16, "cuda", BF16, *PREFILL),
-    bench("f32-decode-16x1024", "a usual batch, smaller", [(1, 1024)] * 16, "cpu", F32),
+    bench("f32-decode-16x1024", "a typical batch, smaller", [(1, 1024)] * 16, "cpu", F32),
     bench("bf16-decode-16x1024", "as above, 16 bits", [(1, 1024)] * 16, "cpu", BF16),
     bench("bf16-decode-1x8192", "one user: a single long context", [(1, 8192)], "cpu", BF16),
     bench("bf16-decode-ragged", "16 contexts of 1 to 4096", ragged(16, 4096), "cpu", BF16),

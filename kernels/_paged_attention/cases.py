@@ -15,11 +15,11 @@ F32, BF16, F16, F8 = torch.float32, torch.bfloat16, torch.float16, torch.float8_
 
 # (new tokens, context) of each sequence.
 RAGGED = ((1, 97), (40, 40), (1, 16), (0, 33), (17, 50), (1, 1), (5, 130), (0, 0))
-# Three ranges of keys on the host, whose shares are merged.
+# Up to three ranges of keys on the host, whose results are merged.
 LONG = ((1, 2100), (3, 1025))
-# Several of them, and on CUDA, in 16 bits, three chunks.
+# Several such ranges, and on CUDA, in 16 bits, three splits.
 LONGER = ((1, 5200), (3, 5400))
-# All options at once: each has its place in the order of the others.
+# All options at once, for the order in which they apply.
 ALL_OPTIONS = {
     "soft_cap": 5.0,
     "alibi": True,
@@ -33,11 +33,11 @@ ALL_OPTIONS = {
 
 @dataclass(frozen=True)
 class Batch:
-    """A case before its arguments are made, so that an op can tell whether it takes them.
+    """A case whose arguments are not made yet, so that an op can first decide whether it takes them.
 
     Attributes:
         lengths: (new tokens, context) of each sequence.
-        options: of `arguments`; `roundings` and `cuda_size` of a case.
+        options: keyword arguments of `arguments`.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Batch:
     cuda_size: bool = False
 
     def case(self, has_lse: bool = False) -> Case:
-        """With torch's attention as peer where that has all that the case needs."""
+        """The case, with torch's attention as peer where torch has all that the case needs."""
         has_peer = not has_lse and not self.options.keys() & {"soft_cap", "alibi", "sinks", "cache_dtype"}
         return Case(
             self.name,
@@ -75,7 +75,7 @@ def batch(
 
 
 def shared_prefix(dtype: torch.dtype) -> Case:
-    """Three sequences whose first two blocks are the same ones."""
+    """Three sequences whose first two blocks are the same."""
 
     def build(generator: torch.Generator) -> dict:
         a = arguments(generator, [(3, 40), (1, 48), (20, 41)], dtype, block_size=8)
@@ -92,20 +92,20 @@ def shared_prefix(dtype: torch.dtype) -> Case:
     )
 
 
-# What tensor cores compute in 16 bits alone, and whoever computes it cuts into tiles of rows and of keys.
+# For the kernels on tensor cores, which take only 16-bit dtypes and divide the work into tiles of rows and keys.
 TILES = [
-    batch("d-128-ragged", "tiles whose last rows are short, in heads of 128", RAGGED, BF16, d=128, padding=(3, 2)),
+    batch("d-128-ragged", "the last tiles of rows are not full; heads of 128", RAGGED, BF16, d=128, padding=(3, 2)),
     batch("d-128-cap-window", "the cap comes before the mask", RAGGED, F16, d=128, soft_cap=2.0, sliding_window=20),
-    batch("d-128-prefill", "several tiles of rows, the diagonal across them", ((180, 180), (70, 300)), F16, d=128),
-    batch("prefill-cap-window", "the same with both options", ((180, 180),), BF16, soft_cap=5.0, sliding_window=50),
-    batch("decode", "one row a sequence: warps share the keys", ((1, 70), (1, 1), (1, 300), (0, 9)), BF16),
+    batch("d-128-prefill", "several tiles of rows, crossed by the diagonal", ((180, 180), (70, 300)), F16, d=128),
+    batch("prefill-cap-window", "as above, with cap and window", ((180, 180),), BF16, soft_cap=5.0, sliding_window=50),
+    batch("decode", "one row per sequence: warps share the keys", ((1, 70), (1, 1), (1, 300), (0, 9)), BF16),
     batch("d-128-decode", "as above", ((1, 70), (1, 1), (1, 300), (0, 9)), F16, d=128, padding=(1, 3)),
     batch("decode-cap", "as above, with the cap", ((1, 70), (1, 300)), F16, soft_cap=1.0),
-    batch("group-20", "a token's rows lie in two tiles of 16", ((1, 70), (1, 33)), BF16, heads=(20, 1)),
-    batch("scale-small", "a mask that is no sum with a scaled logit", RAGGED, F16, scale=1e-6),
+    batch("group-20", "a token's 20 rows are in two tiles of 16", ((1, 70), (1, 33)), BF16, heads=(20, 1)),
+    batch("scale-small", "a tiny scale: a mask added before scaling would vanish", RAGGED, F16, scale=1e-6),
     batch("scale-negative-bf16", "the largest logit belongs to the smallest product", RAGGED, BF16, scale=-0.2),
     batch("window-1-f16", "a tile in which each row sees one key, its own", RAGGED, F16, sliding_window=1),
-    batch("merged-bf16", "the cache's last dimensions merged", RAGGED, BF16, merged=True),
+    batch("merged-bf16", "the cache's last two dimensions merged", RAGGED, BF16, merged=True),
     batch("padding-only-f16", "num_seqs 0: no tile has a row", (), F16, padding=(4, 3)),
 ]
 
@@ -122,37 +122,37 @@ BATCHES = [
     ),
     batch("page-1", "a block per token", RAGGED, BF16, block_size=1),
     batch("page-8", "several blocks per vector of keys", RAGGED, F16, block_size=8),
-    batch("page-32", "context 33: one slot of the second block", ((1, 33), (33, 33), (2, 32)), F32, block_size=32),
-    batch("page-128", "a block as long as the host's tile of keys", ((1, 200), (9, 129)), BF16, block_size=128),
+    batch("page-32", "context 33: only one slot of the second block", ((1, 33), (33, 33), (2, 32)), F32, block_size=32),
+    batch("page-128", "a block as long as the host's KV tile", ((1, 200), (9, 129)), BF16, block_size=128),
     batch(
         "page-256", "the largest block; contexts around its end", ((1, 256), (3, 257), (2, 255)), F16, block_size=256
     ),
-    batch("d-8", "one vector of a row, one lane of a warp", RAGGED, F32, d=8),
-    batch("d-72", "nine eighths: an odd number of vectors, idle lanes", RAGGED, BF16, d=72),
-    batch("d-80", "ten eighths", RAGGED, F16, d=80),
-    batch("d-96-page-64", "twelve eighths; a block of half the host's tile", RAGGED, BF16, d=96, block_size=64),
-    batch("d-112", "fourteen eighths", RAGGED, F32, d=112),
-    batch("d-120", "fifteen eighths: one lane of 16 idle", RAGGED, BF16, d=120),
-    batch("d-128-heads-32-8", "the usual large model", ((1, 70), (12, 30)), BF16, d=128, heads=(32, 8)),
+    batch("d-8", "a row is one vector, for one lane of a warp", RAGGED, F32, d=8),
+    batch("d-72", "nine times eight: an odd number of vectors, idle lanes", RAGGED, BF16, d=72),
+    batch("d-80", "ten times eight", RAGGED, F16, d=80),
+    batch("d-96-page-64", "twelve times eight; a block of half the host's KV tile", RAGGED, BF16, d=96, block_size=64),
+    batch("d-112", "fourteen times eight", RAGGED, F32, d=112),
+    batch("d-120", "fifteen times eight: one lane of 16 idle", RAGGED, BF16, d=120),
+    batch("d-128-heads-32-8", "a typical large model", ((1, 70), (12, 30)), BF16, d=128, heads=(32, 8)),
     batch("d-192", "more than four vectors of 32, not a power of two", ((1, 70), (9, 9)), F32, d=192, heads=(4, 2)),
-    batch("d-256", "the largest head", ((1, 70), (9, 40)), F32, d=256, heads=(4, 1)),
-    batch("heads-5-1", "a group of five: rows of one token in two blocks of rows", RAGGED, F32, heads=(5, 1)),
+    batch("d-256", "the largest head dimension", ((1, 70), (9, 40)), F32, d=256, heads=(4, 1)),
+    batch("heads-5-1", "a group of five: one token's rows are in two tiles of rows", RAGGED, F32, heads=(5, 1)),
     batch(
-        "heads-6-1", "a group of six: two blocks of four heads on CUDA, the last one short", RAGGED, F16, heads=(6, 1)
+        "heads-6-1", "a group of six: two tiles of four heads on CUDA, the last one not full", RAGGED, F16, heads=(6, 1)
     ),
     batch("heads-64-8", "many heads", ((1, 40), (4, 20)), BF16, heads=(64, 8)),
     batch("heads-32-32", "no grouping: one row per token and head", ((1, 40), (4, 20)), F32, heads=(32, 32)),
     batch(
         "merged", "the cache's last dimensions merged: [2, blocks, block_size, kv_heads * d]", RAGGED, F32, merged=True
     ),
-    batch("long-prefill", "720 rows, 180 keys: several tiles of both, the diagonal across them", ((180, 180),), F32),
-    batch("long-decode", "three ranges of keys, whose shares are merged", LONG, F32, block_size=32),
+    batch("long-prefill", "720 rows, 180 keys: several tiles of both, crossed by the diagonal", ((180, 180),), F32),
+    batch("long-decode", "three ranges of keys, whose results are merged", LONG, F32, block_size=32),
     batch("long-decode-bf16", "as above, rounded once at the end", LONGER, BF16, block_size=32),
-    batch("window-1", "a token sees itself alone: the result is its own value", RAGGED, F32, sliding_window=1),
-    batch("window-7", "shorter than a block of rows, and than a page", RAGGED, F16, sliding_window=7),
+    batch("window-1", "a token sees only itself: the result is its own value", RAGGED, F32, sliding_window=1),
+    batch("window-7", "shorter than a tile of rows and than a block", RAGGED, F16, sliding_window=7),
     batch(
         "many-chunks",
-        "more chunks on CUDA than a warp has lanes; three, of two tokens",
+        "more splits on CUDA than a warp has lanes; three splits with two tokens",
         ((1, 70_000), (2, 5200)),
         BF16,
         cuda_size=True,
@@ -160,7 +160,7 @@ BATCHES = [
     ),
     batch(
         "few-chunks",
-        "so many heads that chunks on CUDA are longer than usual",
+        "so many heads that splits on CUDA are longer than usual",
         ((1, 12_000),),
         F16,
         cuda_size=True,
@@ -168,39 +168,39 @@ BATCHES = [
         d=8,
     ),
     batch("window-50", "shorter, equal and longer than a context; skips whole blocks", RAGGED, F32, sliding_window=50),
-    batch("window-long", "longer than every context, and than 32 bits", RAGGED, F32, sliding_window=2**40),
+    batch("window-long", "longer than every context, and more than 32 bits hold", RAGGED, F32, sliding_window=2**40),
     batch("cap-0.5", "a cap far below the logits: tanh is 1 almost everywhere", RAGGED, F32, soft_cap=0.5, spread=4.0),
-    batch("cap-50", "a cap far above them: tanh(x) is x", RAGGED, BF16, soft_cap=50.0),
+    batch("cap-50", "a cap far above the logits: tanh(x) is x", RAGGED, BF16, soft_cap=50.0),
     batch("cap-window", "the cap comes before the mask", RAGGED, F32, soft_cap=2.0, sliding_window=20),
     batch(
         "large-logits",
-        "logits of a hundred: without the maximum taken away e^x overflows; their own rounding shows",
+        "logits of about 100: e^x overflows unless the maximum is subtracted; the logits' own rounding shows",
         RAGGED,
         F32,
         spread=30.0,
         roundings=400,
     ),
-    batch("scale-0", "scale 0.0 is a value: the mean of what a token sees", RAGGED, F32, scale=0.0),
+    batch("scale-0", "scale 0.0 is a value: the result is the mean of what a token sees", RAGGED, F32, scale=0.0),
     batch("scale-negative", "the largest logit belongs to the smallest product", RAGGED, F32, scale=-0.2),
     batch("alibi", "a bias by distance: zero, steep, flat and negative slopes", RAGGED, F32, alibi=True),
     batch("alibi-long-decode", "distances across ranges of keys", LONGER, BF16, alibi=True),
     batch(
         "alibi-cap-window", "the cap comes before the bias", RAGGED, F32, alibi=True, soft_cap=1.0, sliding_window=20
     ),
-    batch("sinks", "one more logit: huge, usual and absent ones", RAGGED, F32, sinks=True),
-    batch("sinks-long-decode", "ranges that are merged, and one sink for them all", LONGER, F16, sinks=True),
-    batch("sinks-cap-scale", "neither scale nor cap is for the sink", RAGGED, F32, sinks=True, soft_cap=0.5, scale=3.0),
-    batch("f8-bf16", "a cache of float8, its scale 1", RAGGED, BF16, cache_dtype=F8),
-    batch("f8-f16-scaled", "as above, scales of each head", RAGGED, F16, cache_dtype=F8, scaled=True),
+    batch("sinks", "one more logit: huge, typical and absent ones", RAGGED, F32, sinks=True),
+    batch("sinks-long-decode", "ranges are merged, and the sink counts once", LONGER, F16, sinks=True),
+    batch("sinks-cap-scale", "the sink has neither scale nor cap", RAGGED, F32, sinks=True, soft_cap=0.5, scale=3.0),
+    batch("f8-bf16", "a float8 cache without scales", RAGGED, BF16, cache_dtype=F8),
+    batch("f8-f16-scaled", "as above, with a scale for each head", RAGGED, F16, cache_dtype=F8, scaled=True),
     batch(
-        "f8-f32-merged", "rows of the cache of 48 bytes", RAGGED, F32, cache_dtype=F8, scaled=True, d=24, merged=True
+        "f8-f32-merged", "rows of 48 bytes in the cache", RAGGED, F32, cache_dtype=F8, scaled=True, d=24, merged=True
     ),
-    batch("f8-long-decode", "scales and ranges", LONGER, BF16, cache_dtype=F8, scaled=True, d=128),
-    batch("all-options", "cap, bias, window, sinks, float8, padding: in their order", RAGGED, F32, **ALL_OPTIONS),
+    batch("f8-long-decode", "scales, over several ranges of keys", LONGER, BF16, cache_dtype=F8, scaled=True, d=128),
+    batch("all-options", "cap, bias, window, sinks, float8, padding: in the right order", RAGGED, F32, **ALL_OPTIONS),
     batch("all-options-bf16", "as above; d 256, a group of five", RAGGED, BF16, d=256, heads=(5, 1), **ALL_OPTIONS),
-    batch("no-new-tokens", "sequences alone, no row", ((0, 0), (0, 20)), F32),
+    batch("no-new-tokens", "sequences without new tokens: no rows", ((0, 0), (0, 20)), F32),
     batch("padding-only", "num_seqs 0: every row is zero", (), F32, padding=(4, 3)),
-    batch("empty-batch", "no sequence, no row", (), BF16),
+    batch("empty-batch", "no sequences, no rows", (), BF16),
     *TILES,
 ]
 
@@ -230,11 +230,11 @@ def table_with(seq: int, index: int, block: int) -> torch.Tensor:
 
 
 class Bad:
-    """Makes what an op refuses: its good arguments, with some changed.
+    """Makes inputs that an op rejects: its good arguments with some of them changed.
 
     Args:
-        op: its name.
-        good: its good arguments, with the given ones replaced; dtypes and shapes as those of `changed`.
+        op: the op's name.
+        good: returns the op's good arguments with the given ones replaced; dtypes and shapes as in `changed`.
     """
 
     def __init__(self, op: str, good: Callable[..., dict]):
@@ -243,7 +243,7 @@ class Bad:
     def __call__(
         self, expected: str, got: str, argument: str | None = None, at_run_time: bool = False, **changes: Any
     ) -> BadInput:
-        """The message names `argument`, else the first one that changed."""
+        """The message names `argument` or, if that is None, the first argument that changed."""
         argument = argument or next(iter(changes))
         message = f"{self.op}: {argument}: expected {expected}, got {got}"
         return BadInput(f"{argument}-{got}".replace(" ", "-"), lambda g: self.good(**changes), message, at_run_time)
@@ -254,7 +254,7 @@ def size(*shape: int) -> torch.Tensor:
 
 
 def bad_lengths(bad: Bad) -> list[BadInput]:
-    """What every op refuses of the tensors of lengths and the numbers, by dtype, shape or value."""
+    """Length tensors and numbers that every op rejects because of their dtype, shape or value."""
 
     def value(expected: str, got: str, **changes: Any) -> BadInput:
         return bad(expected, got, at_run_time=True, **changes)
@@ -275,13 +275,13 @@ def bad_lengths(bad: Bad) -> list[BadInput]:
         bad("a count of 1 or more", "-3", sliding_window=-3),
         bad("a finite number above 0", "0", soft_cap=0.0),
         bad("a finite number above 0", "nan", soft_cap=math.nan),
-        # From here on only the data shows it.
+        # From here on only the data is wrong.
         value("a count in [0, 3]", "4", num_seqs=integers(4)),
         value("a count in [0, 3]", "-1", num_seqs=integers(-1)),
         value("0", "1 at index 0", query_start_loc=integers(1, 2, 3, 6)),
         value("a row in [3, 6]", "2 at index 3", query_start_loc=integers(0, 2, 3, 2)),
         value("a row in [3, 6]", "7 at index 3", query_start_loc=integers(0, 2, 3, 7)),
-        # In 32 bits each difference of neighbours is positive, and sequence 1 has 40 new tokens.
+        # In 32-bit arithmetic every difference of neighbours is positive, and sequence 1 has 40 new tokens.
         value(
             "a row in [0, 6]",
             "2147483640 at index 1",

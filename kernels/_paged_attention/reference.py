@@ -1,4 +1,4 @@
-"""What paged_attention and the other ops that compute it share: reference, checks and the fake function."""
+"""Reference, checks and fake function shared by paged_attention and the other ops that compute it."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from pyxla import Check, accumulation_dtype
 
 @dataclass(frozen=True)
 class Arguments:
-    """Those of paged_attention; an op that does not take one of the last leaves it None."""
+    """The arguments of paged_attention; an op that lacks an optional one leaves it None."""
 
     query: torch.Tensor
     kv_cache: torch.Tensor
@@ -26,13 +26,13 @@ class Arguments:
 
 
 def attend(check: Check, a: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
-    """The reference: the result and the logarithm of the softmax's sums."""
+    """The reference: returns the result and the logarithm of each softmax's sum."""
     if a.query.device.type == "cpu":
         check_values(check, a)
     wide = accumulation_dtype(a.query.dtype)
     tokens, heads, head_dim = a.query.shape
     cache = a.kv_cache.unflatten(3, (-1, head_dim)) if a.kv_cache.dim() == 4 else a.kv_cache
-    # torch does not index float8 on the CPU, but its bytes.
+    # torch cannot index float8 on the CPU, but it can index the bytes.
     stored = cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
     block_size, kv_heads = cache.shape[2], cache.shape[3]
     starts = a.query_start_loc.tolist()
@@ -43,7 +43,7 @@ def attend(check: Check, a: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
         if new_tokens == 0:
             continue
         window = length if a.sliding_window is None else a.sliding_window
-        # Keys and values that the sequence's new tokens see.
+        # Positions of the keys and values that the sequence's new tokens see.
         seen = torch.arange(max(0, length - new_tokens + 1 - window), length, device=a.query.device)
         blocks = a.block_tables[seq, seen // block_size].long()
         gathered = stored[:, blocks, seen % block_size].view(cache.dtype).to(wide)
@@ -70,7 +70,7 @@ def attend(check: Check, a: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def infer_results(check: Check, a: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
-    """The fake function: the checks, for the op that `check` names, and the results, empty."""
+    """The fake function: checks the arguments for the op that `check` names and returns empty results."""
     check.dtype("query", a.query, (torch.float32, torch.bfloat16, torch.float16), reference=(torch.float64,))
     check.rank("query", a.query, 3)
     tokens, heads, head_dim = a.query.shape
@@ -122,7 +122,7 @@ def infer_results(check: Check, a: Arguments) -> tuple[torch.Tensor, torch.Tenso
 
 
 def check_values(check: Check, a: Arguments) -> None:
-    """Raises ArgumentError for a length, row or block id out of range, as CheckPagedAttentionValues in C++."""
+    """Raises ArgumentError for a length, row or block id out of range, like CheckPagedAttentionValues in C++."""
     blocks, block_size = a.kv_cache.shape[1:3]
     (count,), starts, lengths = a.num_seqs.tolist(), a.query_start_loc.tolist(), a.context_lens.tolist()
     check.that(0 <= count <= len(lengths), "num_seqs", f"a count in [0, {len(lengths)}]", count)

@@ -1,4 +1,4 @@
-"""Inputs of paged_attention with many sequences, all of the same keys."""
+"""Inputs of paged_attention with many sequences that share their keys."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,11 +12,11 @@ from pyxla.testing import Case
 def same_keys(
     name: str, why: str, contexts: Callable[[torch.Generator], torch.Tensor], dtype: torch.dtype, **sizes: Any
 ) -> Case:
-    """Many sequences with the same block table, and a few of its keys or all: a small cache for many of them.
+    """Many sequences with the same block table, each with some or all of its keys, so that a small cache is enough.
 
     Args:
-        contexts: makes their lengths, int32.
-        sizes: of `arguments`.
+        contexts: returns the context lengths, int32.
+        sizes: keyword arguments of `arguments`.
     """
 
     def build(generator: torch.Generator) -> dict:
@@ -37,7 +37,7 @@ def same_keys(
 SAME_KEYS = [
     same_keys(
         "many-items",
-        "4224 chunks on CUDA, of which 4096 have a place for their results at a time",
+        "4224 splits on CUDA, which has slots for the results of 4096 at a time",
         lambda g: torch.full((22,), 5200, dtype=torch.int32),
         torch.bfloat16,
         heads=(64, 64),
@@ -45,7 +45,7 @@ SAME_KEYS = [
     ),
     same_keys(
         "many-sequences",
-        "more than CUDA's table of them has entries; those of more than 3072 keys come first there",
+        "more sequences than CUDA's table has entries; on CUDA those of more than 3072 keys come first",
         lambda g: torch.cat([integers(3400), torch.randint(1, 3400, (299,), generator=g, dtype=torch.int32)]),
         torch.float16,
         heads=(4, 1),
