@@ -27,14 +27,14 @@ CASES = [*(batch.case() for batch in BATCHES), shared_prefix(F32), shared_prefix
 
 LSE_BATCHES = [
     batch("lse-f32", "every kind of sequence; padding rows have -inf", RAGGED, F32, padding=(3, 2)),
-    batch("lse-bf16", "float32 beside a result of bfloat16; a group of six", RAGGED, BF16, heads=(6, 1)),
-    batch("lse-long-decode", "sums of ranges, merged", LONGER, F16),
-    batch("lse-context-1", "no sum: the logit itself", ((1, 1), (0, 0), (1, 1), (2, 2)), F32, d=120),
+    batch("lse-bf16", "lse is float32, the other result bfloat16; a group of six", RAGGED, BF16, heads=(6, 1)),
+    batch("lse-long-decode", "the sums of several ranges, merged", LONGER, F16),
+    batch("lse-context-1", "no sum: lse is the logit itself", ((1, 1), (0, 0), (1, 1), (2, 2)), F32, d=120),
     batch("lse-large-logits", "e^x of a logit overflows", RAGGED, F32, spread=30.0, roundings=400),
-    batch("lse-sinks-long-decode", "the sink joins the sum once", LONG, F32, sinks=True),
+    batch("lse-sinks-long-decode", "the sink is in the sum only once", LONG, F32, sinks=True),
     batch("lse-all-options", "cap, bias, window, sinks, float8, padding", RAGGED, BF16, **ALL_OPTIONS),
     batch("lse-padding-only", "num_seqs 0: zero and -inf", (), F32, padding=(4, 3)),
-    batch("lse-empty-batch", "no sequence, no row", (), BF16),
+    batch("lse-empty-batch", "no sequences, no rows", (), BF16),
 ]
 
 PAGED_ATTENTION_LSE_CASES = [batch.case(has_lse=True) for batch in LSE_BATCHES]
@@ -66,7 +66,7 @@ BAD_INPUTS = [
     bad("shape (2, 2)", "(2, 8)", kv_scales=size(2, 8), kv_cache=size(2, 64, 8, 2, 64).to(F8)),
     bad("none, as kv_cache is not float8_e4m3fn", "a tensor", kv_scales=size(2, 2)),
     *bad_lengths(bad),
-    # In keys that CUDA's decode kernel copies in groups of sixteen; those above are of blocks of eight.
+    # With blocks of 16, from which CUDA's decode kernel copies keys in groups of sixteen; those above have blocks of 8.
     bad(
         "a block id in [0, 64)",
         "64 at sequence 1, index 1",

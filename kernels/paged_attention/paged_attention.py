@@ -23,9 +23,9 @@ def paged_attention(
 ) -> torch.Tensor:
     """softmax(soft_cap(scale * query . keys) + bias) . values, causal, for every new token of every sequence.
 
-    The new tokens are the last ones of their context: the i-th of n new tokens of a sequence with context L sits at
+    The new tokens are the last ones of their context: the i-th of n new tokens of a sequence with context L is at
     position L - n + i and sees the positions up to its own. Their keys and values are in the cache already. All
-    lengths are data: other lengths in tensors of the same shapes compile nothing.
+    lengths are data: other lengths in tensors of the same shapes cause no compilation.
 
     Args:
         query: [tokens, heads, d], the new tokens of all sequences one after the other; float32, bfloat16 or float16;
@@ -34,31 +34,32 @@ def paged_attention(
             float8_e4m3fn; [0] the keys, [1] the values; block_size up to 256; heads a multiple of kv_heads. Slots that
             no token sees may hold anything, NaN included.
         context_lens: [seqs], int32; tokens in the cache for each sequence, the new ones included.
-        block_tables: [seqs, max_blocks], int32; position j of a sequence lies in block `table[j // block_size]`.
-            Ids may repeat, entries behind the context are not read.
-        query_start_loc: [seqs + 1], int32; the new tokens of sequence s are rows [loc[s], loc[s + 1]). None is legal.
+        block_tables: [seqs, max_blocks], int32; position j of a sequence is in block `table[j // block_size]`.
+            Ids may repeat; entries after the context are not read.
+        query_start_loc: [seqs + 1], int32; the new tokens of sequence s are rows [loc[s], loc[s + 1]), maybe none.
         num_seqs: [1], int32; sequences and rows past it are padding.
         scale: factor of the logits.
         sliding_window: a token sees itself and the `sliding_window - 1` tokens before it; None: all.
-        soft_cap: logits become `soft_cap * tanh(logits / soft_cap)`, after scale, before bias and mask; None: as they
-            are.
+        soft_cap: logits become `soft_cap * tanh(logits / soft_cap)`, after scale, before bias and mask; None: no
+            cap.
         alibi_slopes: [heads], float32; `slope * (key's position - query's position)` is added to a head's logits after
-            the cap; None: nothing.
-        sinks: [heads], float32; one more logit of each head, as it is, which takes its share of the softmax and has no
-            value. -inf: that head has none; None: no head has.
-        kv_scales: [2, kv_heads], float32, only with a float8_e4m3fn cache: a key is what is stored times
-            `kv_scales[0, kv_head]`, a value times `kv_scales[1, kv_head]`; None: ones.
+            the cap; None: no bias.
+        sinks: [heads], float32; one more logit for each head, without scale and cap, which takes its share of the
+            softmax and has no value. -inf: none for that head; None: none for any head.
+        kv_scales: [2, kv_heads], float32, only with a float8_e4m3fn cache: a key is the stored one times
+            `kv_scales[0, kv_head]`, a value the stored one times `kv_scales[1, kv_head]`; None: ones.
 
     Returns:
-        As query; zero in padding rows. Softmax and sums are formed in float32 and rounded once. On XLA a row depends
-        bit for bit on its own sequence alone.
+        As query; zero in padding rows. Softmax and sums are computed in float32 and rounded once. On XLA a row depends
+        bit for bit only on its own sequence.
 
     Raises:
         ArgumentError: a dtype (CPU and CUDA tensors may be float64), rank or shape other than the above, scales for a
             cache that is not float8_e4m3fn, a scale that is not finite, a window below 1, a soft cap that is not above
             0; on CPU tensors also a length, row or block id out of range.
-        RuntimeError: on XLA:CPU, when the graph runs, for the latter, with the same message. XLA:CUDA cannot raise: it
-            fills the rows that depend on a wrong value with NaN (all rows, if num_seqs or query_start_loc are wrong).
+        RuntimeError: a length, row or block id out of range on XLA:CPU, when the graph runs, with the same message.
+            XLA:CUDA cannot raise: it fills the rows that depend on a wrong value with NaN (all rows, if num_seqs or
+            query_start_loc are wrong).
 
     Source: Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", 2023,
     arXiv:2309.06180; the soft cap: Gemma 2, arXiv:2408.00118; the slopes: Press et al., "Train Short, Test Long", 2021,
@@ -82,7 +83,7 @@ def paged_attention_lse(
     sinks: torch.Tensor | None = None,
     kv_scales: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """paged_attention together with the logarithm of each softmax's sum, by which partial results can be merged.
+    """paged_attention together with the logarithm of each softmax's sum, with which partial results can be merged.
 
     Args:
         query, kv_cache, context_lens, block_tables, query_start_loc, num_seqs: as in paged_attention.
@@ -115,7 +116,7 @@ def _(*arguments, **named) -> tuple[torch.Tensor, torch.Tensor]:
 def workspace_bytes(
     query: torch.Tensor, kv_cache: torch.Tensor, context_lens: torch.Tensor, block_tables: torch.Tensor, *others
 ) -> int:
-    """The decode kernel's counters and results of parts, as WorkspaceBytes in decode/decode.cu."""
+    """Bytes of the decode kernel's counters and of its splits' results, like WorkspaceBytes in decode/decode.cu."""
     _, heads, head_dim = query.shape
     kv_heads = kv_cache.shape[3:].numel() // head_dim
     tile_rows, chunk_keys, sequence_items, most_slots = 16, 2048, 264, 2048

@@ -1,4 +1,4 @@
-"""How the decode kernel converts float8 where the GPU has no instruction for it, on the host: all pairs of numbers."""
+"""The decode kernel's float8 conversion for GPUs without an instruction for it, run on the host for all pairs."""
 
 import shutil
 import subprocess
@@ -25,7 +25,7 @@ int main() {
 
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
 def test_halves_of_float8(tmp_path):
-    """Each is exact: zeros keep their sign, the least numbers stay, both codes of NaN are NaN."""
+    """Each is exact: zeros keep their sign, the smallest numbers are kept, both codes of NaN give NaN."""
     (tmp_path / "halves.cu").write_text(PROGRAM)
     command = [
         NVCC,

@@ -1,4 +1,4 @@
-"""What slopes, sinks, float8 caches and the log-sum-exp result promise beyond right numbers."""
+"""Properties of slopes, sinks, float8 caches and the log-sum-exp result, beyond right numbers."""
 
 import math
 
@@ -67,7 +67,7 @@ def test_values_that_change_nothing(nothing):
 
 
 def test_sink_of_a_context_without_weight_takes_all():
-    """A logit of -200 beside a sink of 0: the sum is the sink's."""
+    """With a logit of -200 and a sink of 0 the sum is the sink's alone."""
     query, keys, values = torch.full((1, 8), 5.0), torch.full((1, 8), -5.0), torch.ones(1, 8)
     out, lse = on_xla(paged_attention_lse, one_token_each(query, keys, values, sinks=torch.zeros(1)))
     assert out.abs().max() == 0 and lse.item() == 0
@@ -101,7 +101,7 @@ def test_every_float8_is_read_exactly(d, dtype):
 
 @pytest.mark.parametrize("cut", [16, 1024])
 def test_results_of_two_parts_of_a_context_merge_to_the_whole(cut):
-    """What lse is for: the parts' results weighed by e^lse."""
+    """This is the use of lse: the parts' results are weighted by e^lse."""
     whole = batch([(1, 2100)])
     out, lse = on_xla(paged_attention_lse, whole)
     blocks = cut // 16
@@ -126,11 +126,11 @@ def test_nan_in_a_float8_cache_reaches_the_rows_that_see_it_and_no_other(where):
 
 
 def test_cache_of_more_than_2_to_the_31_elements():
-    """Keys and values each have more; what is in sight lies at the far end of both."""
+    """Keys and values each have more elements; those in sight are at the far end of both."""
     import torch_xla
 
     if not is_cuda():
-        pytest.skip("a cache of 8.6 GB: on a GPU alone")
+        pytest.skip("a cache of 8.6 GB: only on a GPU")
     small = batch([(1, 700), (9, 300)], torch.bfloat16, heads=(8, 8), d=128, block_size=256)
     want = on_xla(paged_attention, small)[0]
     used = small["kv_cache"].shape[1]

@@ -14,7 +14,7 @@ from pyxla_kernels.paged_attention.paged_attention import paged_attention, paged
 from pyxla import ArgumentError, PyxlaError, sync, testing
 from pyxla.testing.tolerance import compare
 
-# On CUDA each has kernels of its own.
+# On CUDA each dtype has its own kernels.
 EITHER_DTYPE = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 AT_RUN_TIME = [bad for bad in BAD_INPUTS if bad.at_run_time]
 BEFORE = [bad for bad in BAD_INPUTS if not bad.at_run_time]
@@ -23,7 +23,7 @@ OPS = [(paged_attention, case) for case in CASES] + [(paged_attention_lse, case)
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
-    """For torch's small products; XLA has its own threads."""
+    """One thread is best for torch's small products; XLA has its own threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -42,8 +42,8 @@ def lse_on_xla(arguments: dict) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def dense(a: dict) -> tuple[torch.Tensor, torch.Tensor]:
-    """Independent of the reference, in float64: one masked product per sequence, with torch's own attention inside; a
-    sink is a key more, with a value of zero."""
+    """Attention in float64, independent of the reference: one masked product per sequence, by torch's own attention.
+    A sink is one more key, with a value of zero."""
     out = torch.zeros_like(a["query"], dtype=torch.float64)
     lse = torch.full(out.shape[:2], -math.inf, dtype=torch.float64)
     for rows, first, keys, values in sequences(a):
@@ -97,7 +97,7 @@ def test_bad_input(bad):
 @EITHER_DTYPE
 @pytest.mark.parametrize("bad", AT_RUN_TIME, ids=str)
 def test_value_out_of_range(bad, dtype):
-    """CPU tensors and XLA on the host raise; CUDA cannot, and shows NaN."""
+    """The op raises on CPU tensors and on XLA:CPU; XLA:CUDA cannot raise and returns NaN."""
     wrong = bad.arguments()
     wrong |= {name: wrong[name].to(dtype) for name in ("query", "kv_cache")}
     message = re.escape(bad.message)
@@ -110,17 +110,17 @@ def test_value_out_of_range(bad, dtype):
         return
     on_device = to_xla(wrong)
     with pytest.raises(PyxlaError, match=message):
-        result = paged_attention(**on_device)  # kept: XLA leaves out what nobody holds
+        result = paged_attention(**on_device)  # kept: XLA skips a result that nobody holds
         sync()
     del result
     assert on_xla(changed()).isfinite().all()
 
 
-# XLA leaves out a call whose result has no element.
+# XLA skips a call whose result has no elements.
 @pytest.mark.parametrize("bad", [bad for bad in BEFORE if bad.arguments()["query"].numel()], ids=str)
 @pytest.mark.parametrize("op", [paged_attention, paged_attention_lse], ids=lambda op: op.name)
 def test_handler_checks_what_python_checks(op, bad):
-    """A custom call that some other program built gets the same message from the handler."""
+    """A custom call that another program built gets the same message from the handler."""
     rows, heads = bad.arguments()["query"].shape[:2]
     lse = [f"tensor<{rows}x{heads}xf32>"] if op.schema.result_count == 2 else []
     with pytest.raises(PyxlaError, match=re.escape(bad.message.replace("paged_attention", op.name))):
@@ -168,8 +168,8 @@ def test_any_ragged_batch(batch):
     if not is_cuda() or got.dtype == torch.float32:
         compare("paged_attention_lse", got, want)
         return
-    # Tensor cores take weights of 16 bits, each rounded by half of eps: the result is off by as much of the sum of the
-    # weighted values' magnitudes, however small their sum is.
+    # Tensor cores take weights of 16 bits, each rounded by up to eps / 2: the error is up to eps / 2 times the sum of
+    # the weighted values' magnitudes, even where the values cancel.
     keys, values = batch["kv_cache"].double()
     magnitudes, _ = dense(batch | {"kv_cache": torch.stack([keys, values.abs()])})
     eps = torch.finfo(got.dtype).eps
@@ -195,11 +195,11 @@ def test_other_lengths_do_not_recompile():
 @pytest.mark.parametrize("window", [None, 6])
 @pytest.mark.parametrize("position", [0, 11, 34, 39])
 def test_nan_reaches_the_rows_that_see_it_and_no_other(where, window, position, dtype):
-    """Sequence 0: 30 new tokens in a context of 40. Its neighbours in the tile must stay clean."""
+    """30 new tokens in a context of 40. Neighbouring rows in the tile must not get the NaN."""
     a = arguments(torch.Generator().manual_seed(0), [(30, 40)], dtype, block_size=8, sliding_window=window)
     block = a["block_tables"][0, position // 8].item()
     if block < 0:
-        return  # before the window of all tokens: nothing may refer to it
+        return  # before every token's window: no entry refers to it
     a["kv_cache"][where, block, position % 8] = torch.nan
     own = torch.arange(10, 40)
     sees = (position <= own) & (position > own - (window or 40))
@@ -233,7 +233,7 @@ def test_row_depends_bit_for_bit_on_its_sequence_alone(lengths, dtype):
 
 
 def test_weights_of_any_size_are_exact():
-    """e^x of the host's vector code, for x from 0 to where it underflows: two keys, values 0 and 1, one logit is 0."""
+    """e^x of the host's vector code, from x = 0 to its underflow: two keys with values 0 and 1, one of the logits 0."""
     x = -torch.linspace(0, 86, 400)
     count = len(x)
     cache = torch.zeros(2, count, 2, 1, 8)

@@ -1,8 +1,8 @@
 """paged_attention_flashinfer: paged_attention with FlashInfer's kernel for ragged batches as its device code.
 
-It takes query and cache of bfloat16 or float16 and heads of 64 or 128. On XLA:CUDA the values that any new token of a
-sequence sees must be finite, because for its other tokens they are multiplied by zero; logits are to stay within 3e4;
-and the softmax's weights are rounded to query's dtype before they meet the values.
+It takes a query and a cache of bfloat16 or float16, and heads of 64 or 128. On XLA:CUDA every value that a new token of
+a sequence sees must be finite, because the kernel multiplies it by zero for the sequence's other tokens; logits must be
+within 3e4; and the softmax's weights are rounded to query's dtype before they are multiplied by the values.
 
 Source: Ye et al., "FlashInfer: Efficient and Customizable Attention Engine for LLM Inference Serving", 2025,
 arXiv:2501.01005.
@@ -18,7 +18,7 @@ flashinfer = implementation(__file__)
 
 @flashinfer.register_check
 def _(check: Check, *arguments) -> None:
-    """As CheckSupported in paged_attention_flashinfer_ffi.cc."""
+    """Like CheckSupported in paged_attention_flashinfer_ffi.cc."""
     a = Arguments(*arguments)
     check.dtype("query", a.query, (torch.bfloat16, torch.float16), reference=(torch.float64,))
     check.that(a.query.shape[2] in (64, 128), "query", "a last dimension of 64 or 128", a.query.shape[2])
@@ -34,7 +34,7 @@ def _(check: Check, *arguments) -> None:
 def workspace_bytes(
     query: torch.Tensor, kv_cache: torch.Tensor, context_lens: torch.Tensor, block_tables: torch.Tensor, *others
 ) -> int:
-    """FlashInfer's plan, which a kernel writes on the device, as PlanBytes in paged_attention_flashinfer_plan.h."""
+    """Bytes of FlashInfer's plan, made on the device; like PlanBytes in paged_attention_flashinfer_plan.h."""
     tokens, heads, head_dim = query.shape
     kv_heads = kv_cache.shape[3:].numel() // head_dim
     seqs, least_tile_rows = context_lens.shape[0], 16

@@ -51,14 +51,14 @@ def test_error_says_what_takes_it():
     assert "pyxla.use_implementation('paged_attention', 'default')" in error.value.hint
 
 
-# The op's own checks too, which its handler makes as well.
+# Also one of the op's own checks, which the handler makes too.
 @pytest.mark.parametrize("bad", [*NOT_TAKEN, bad("rank 3", "shape (6, 512)", query=size(6, 512).to(BF16))], ids=str)
 def test_handler_checks_what_python_checks(bad):
     with pytest.raises(PyxlaError, match=re.escape(bad.message)):
         call_handler(flashinfer, to_xla(bad.arguments()))
 
 
-# Views: what they stand for would take gigabytes.
+# Expanded views, because whole tensors would take gigabytes.
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -1,4 +1,4 @@
-"""The kernel that plans for FlashInfer's, run by threads of the host, against a model of what FlashInfer's computes."""
+"""Runs the kernel that makes FlashInfer's plan on threads of the host, and follows the plan as FlashInfer's would."""
 
 import ctypes
 import subprocess
@@ -16,7 +16,7 @@ from pyxla import ArgumentError
 
 KERNELS = Path(__file__).resolve().parents[1]
 GUARD = 0x5A
-# Blocks of threads that wait for each other as the GPU's do; `any` is the only place where they meet.
+# CTAs whose threads wait for each other as on the GPU; they synchronise only in `any`.
 SOURCE = """
 #include <barrier>
 #include <thread>
@@ -101,7 +101,7 @@ def params(a: dict, out: torch.Tensor, workspace: torch.Tensor) -> Params:
 
 
 def attend(a: dict, out: torch.Tensor, plan: torch.Tensor, tile_rows: int, slots: int) -> torch.Tensor:
-    """What FlashInfer's kernel does of the plan, in float64: how often each row and head was written."""
+    """Follows the plan as FlashInfer's kernel does, in float64; returns how often each row and head was written."""
     tokens, heads, _ = a["query"].shape
     _, blocks, page, kv_heads, _ = a["kv_cache"].shape
     seqs, max_blocks = a["block_tables"].shape
@@ -109,7 +109,7 @@ def attend(a: dict, out: torch.Tensor, plan: torch.Tensor, tile_rows: int, slots
     parts = (slots, slots, seqs + 1, seqs * max_blocks, 1)
     sequences, tiles, first_pages, pages, chunk_keys = plan[: 4 * sum(parts)].view(torch.int32).split(parts)
     is_used = plan[4 * sum(parts) :][:slots].tolist()
-    # All are looked up, also those of keys that are not loaded.
+    # All pages are looked up, also those whose keys are not loaded.
     assert chunk_keys.item() > 0 and set(is_used) <= {0, 1} and pages.numel() == first_pages[-1]
     assert ((pages >= 0) & (pages < max(1, blocks))).all()
     for slot in (slot for slot in range(slots) if is_used[slot]):
@@ -134,7 +134,7 @@ def attend(a: dict, out: torch.Tensor, plan: torch.Tensor, tile_rows: int, slots
 
 @st.composite
 def batches(draw) -> dict:
-    """Ragged batches, most of them with a wrong value somewhere or padding."""
+    """Ragged batches, most of them with padding or a wrong value."""
     seqs, page = draw(st.integers(1, 6)), draw(st.sampled_from([1, 3, 8]))
     new = [draw(st.integers(0, 30)) for _ in range(seqs)]
     max_blocks, blocks = draw(st.integers(4, 12)), draw(st.integers(1, 20))
@@ -162,14 +162,14 @@ def batches(draw) -> dict:
 
 
 def expected(a: dict) -> torch.Tensor:
-    """The reference's rows; NaN where it refuses: those of a wrong sequence, or all."""
+    """The reference's rows; NaN where it raises: in the rows of a wrong sequence, or in all."""
     try:
         return flashinfer(**a)
     except ArgumentError as error:
         _, _, where = error.message.partition("at sequence ")
     if not where:
         return torch.full_like(a["query"], torch.nan)
-    # The batch without the sequence's new tokens and context: the rest is as before.
+    # The batch without this sequence's new tokens and context; the rest is unchanged.
     seq = int(where.partition(",")[0])
     begin, end = a["query_start_loc"][seq : seq + 2].tolist()
     starts, contexts = a["query_start_loc"].clone(), a["context_lens"].clone()
@@ -181,7 +181,7 @@ def expected(a: dict) -> torch.Tensor:
 
 
 def check_plan(planner, a: dict, tile_rows: int | None, blocks: int, threads: int) -> None:
-    """The plan, followed, and the rows that it fills are the reference's. None: tiles of the rows that the op takes."""
+    """Following the plan, and the rows that it fills, give the reference's result. tile_rows None: the op's choice."""
     out = torch.full_like(a["query"], 77.0)
     size = workspace_bytes(a["query"], a["kv_cache"], a["context_lens"], a["block_tables"])
     workspace = torch.full((size + 64,), GUARD, dtype=torch.uint8)
@@ -194,7 +194,7 @@ def check_plan(planner, a: dict, tile_rows: int | None, blocks: int, threads: in
 
     filled = out.clone()
     written = attend(a, out, workspace, tile_rows, slots)
-    # Each row by the plan's kernel or by one tile, never by both: the two kernels may not race.
+    # Each row is written by the plan's kernel or by one tile, never by both, so that the two kernels do not race.
     assert torch.equal(written, (filled == 77.0).all(dim=2).int())
     torch.testing.assert_close(out, expected(a), rtol=1e-2, atol=1e-3, equal_nan=True)
 
@@ -212,7 +212,7 @@ def test_any_batch(planner, a, tile_rows, blocks, threads):
 BAD_LENGTHS = bad_lengths(Bad("paged_attention", lambda **changes: changed(BF16, **changes)))
 
 
-# Values next to the good ones.
+# Wrong values close to good ones.
 @pytest.mark.parametrize("bad", [bad for bad in BAD_LENGTHS if bad.at_run_time], ids=str)
 def test_wrong_values(planner, bad):
     check_plan(planner, bad.arguments(), None, 2, 3)
