@@ -19,11 +19,11 @@ def arguments(
     cache_dtype: torch.dtype | None = None,
     **options,
 ) -> dict:
-    """Keys and values, and the cache and slots of `_kv_cache`.
+    """Keys and values, and a cache and slots by `cache_and_slots`.
 
     Args:
         cache_dtype: key's, if None.
-        options: of `cache_and_slots`.
+        options: keyword arguments of `cache_and_slots`.
     """
     key, value = (torch.randn(tokens, heads, d, generator=generator).to(dtype) for _ in range(2))
     return {
@@ -54,7 +54,7 @@ CASES = [
         lambda g: arguments(g, torch.float16, cache_dtype=FLOAT8, scaled=True, merged=True),
     ),
     Case(
-        "bf16-int32-slots", "the other dtype of slots", lambda g: arguments(g, torch.bfloat16, slot_dtype=torch.int32)
+        "bf16-int32-slots", "slots in int32, not int64", lambda g: arguments(g, torch.bfloat16, slot_dtype=torch.int32)
     ),
     Case("bf16-d-5", "no vector fits: one element at a time", lambda g: arguments(g, torch.bfloat16, heads=3, d=5)),
     Case(
@@ -65,14 +65,14 @@ CASES = [
     Case("f32-block-1", "blocks of one slot", lambda g: arguments(g, torch.float32, blocks=40, block_size=1)),
     Case(
         "f16-300-tokens",
-        "several pieces of the parallel loop, and more than one thread block",
+        "several pieces of the parallel loop, and more than one CTA",
         lambda g: arguments(g, torch.float16, tokens=300, heads=8, d=128, blocks=20, block_size=16),
     ),
     Case("bf16-no-token", "nothing to write", lambda g: arguments(g, torch.bfloat16, tokens=0)),
     Case("bf16-no-element", "heads without elements", lambda g: arguments(g, torch.bfloat16, d=0)),
     Case(
         "f32-all-left-out",
-        "the cache stays as it is",
+        "the cache is unchanged",
         lambda g: changed(g, slot_mapping=torch.full((3,), -1, dtype=torch.int64)),
     ),
 ]
@@ -120,12 +120,12 @@ def torch_reshape_and_cache(
     slot_mapping: torch.Tensor,
     kv_scales: torch.Tensor | None,
 ) -> None:
-    """torch's own ops, for a cache of key's dtype and slots that are all in use."""
+    """The same by torch's own ops, for a cache of key's dtype and a slot for every token."""
     torch_store(key, value, kv_cache, slot_mapping)
 
 
 def bench(name: str, tokens: int, why: str, *devices: str, cache_dtype: torch.dtype | None = None) -> Bench:
-    """8 kv heads of 128, pages of 16; every token has a slot."""
+    """8 kv heads of 128, blocks of 16; every token has a slot."""
 
     def build(generator: torch.Generator) -> dict:
         blocks = tokens // 16 + 8

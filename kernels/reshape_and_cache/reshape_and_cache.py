@@ -16,7 +16,7 @@ def reshape_and_cache(
     slot_mapping: torch.Tensor,
     kv_scales: torch.Tensor | None = None,
 ) -> None:
-    """kv_cache[:, slot_mapping[t]] = (key[t], value[t]) for every token t, the blocks of the cache seen as one row.
+    """kv_cache[:, slot_mapping[t]] = (key[t], value[t]) for every token t, with the cache's blocks seen as one row.
 
     Args:
         key: [tokens, kv_heads, d]; float32, bfloat16 or float16.
@@ -24,9 +24,9 @@ def reshape_and_cache(
         kv_cache: [2, blocks, block_size, kv_heads, d] or [2, blocks, block_size, kv_heads * d], key's dtype or
             float8_e4m3fn; [0] the keys, [1] the values; updated in place.
         slot_mapping: [tokens], int32 or int64; slot `block * block_size + offset`, or -1 for a token that is left out.
-            The others differ from one another: which token a slot gets that occurs twice is not defined.
+            All other slots must differ: if a slot occurs twice, it is undefined which token it gets.
         kv_scales: [2, kv_heads], float32; only with a float8 cache, which then holds key / kv_scales[0] and
-            value / kv_scales[1]. None: ones. What does not fit into float8 becomes +-448.
+            value / kv_scales[1]. None: ones. Values beyond float8's range become +-448.
 
     Returns:
         None.
@@ -34,8 +34,8 @@ def reshape_and_cache(
     Raises:
         ArgumentError: a dtype (CPU and CUDA tensors may be float64), rank or shape other than the above; scales for a
             cache that is not float8; on CPU tensors also a slot out of range.
-        RuntimeError: on XLA:CPU, when the graph runs, for the latter, with the same message. XLA:CUDA cannot raise: it
-            leaves out every token whose slot is out of range.
+        RuntimeError: a slot out of range on XLA:CPU, when the graph runs, with the same message. XLA:CUDA cannot raise:
+            it leaves out every token whose slot is out of range.
 
     Source: Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", 2023,
     arXiv:2309.06180; the form is vLLM's.

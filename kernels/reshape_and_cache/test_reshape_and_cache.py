@@ -54,7 +54,7 @@ def test_reference_against_a_loop_over_tokens():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_every_float8_and_what_lies_between(dtype):
-    """Every number of float8, the ties between neighbours, a step to each side of these, and all that saturates."""
+    """Every float8 number, the ties between neighbours, values on each side of a tie, and values that saturate."""
     numbers = torch.arange(256, dtype=torch.uint8).view(FLOAT8).float()
     numbers = numbers[numbers.isfinite()].sort().values
     ties = (numbers[1:] + numbers[:-1]) / 2
@@ -91,7 +91,7 @@ def test_any_shape(data, dtype):
 
 
 def test_steps_of_one_cache_in_one_graph():
-    """Each step finds what the one before it wrote."""
+    """Each step finds what the previous one wrote."""
     import torch_xla
 
     generator = torch.Generator().manual_seed(0)

@@ -25,10 +25,10 @@ def arguments(
     is_neox: bool = True,
     **options,
 ) -> dict:
-    """Each head has its own size, so that one in another's place shows.
+    """Each head's values have another magnitude, so that a head in another's place shows.
 
     Args:
-        heads: of the queries, and of the keys.
+        heads: number of query heads and of kv heads.
         rot_dim: d, if None.
         table_dtype: qkv's, if None.
         cache_dtype: qkv's, if None.
@@ -68,7 +68,7 @@ CASES = [
     *(
         Case(
             f"bf16-{style}-partial",
-            "the rest of each head stays; one kv head",
+            "the rest of each head is not rotated; one kv head",
             lambda g, style=style: arguments(
                 g, torch.bfloat16, heads=(3, 1), d=80, rot_dim=32, is_neox=style == "neox"
             ),
@@ -78,7 +78,7 @@ CASES = [
     *(
         Case(
             f"f16-{style}-d-7",
-            "an odd head of which no vector fits: one pair at a time",
+            "an odd head that no vector divides: one pair at a time",
             lambda g, style=style: arguments(g, torch.float16, d=7, rot_dim=6, is_neox=style == "neox"),
         )
         for style in ("neox", "interleaved")
@@ -99,26 +99,26 @@ CASES = [
     ),
     Case(
         "bf16-table-f32-int32",
-        "a table of float32, as models have it; the other dtype of positions and slots",
+        "a float32 table, as models have it; int32 positions and slots",
         lambda g: arguments(g, torch.bfloat16, table_dtype=torch.float32, index_dtype=torch.int32),
     ),
     Case(
         "bf16-300-tokens",
-        "several pieces of the parallel loop, and more than one thread block",
+        "several pieces of the parallel loop, and more than one CTA",
         lambda g: arguments(g, torch.bfloat16, tokens=300, heads=(8, 2), d=128, blocks=20, block_size=16),
     ),
     Case(
         "bf16-72-heads",
-        "more heads than a thread block takes: three blocks to a token",
+        "more heads than a CTA takes: three CTAs per token",
         lambda g: arguments(g, torch.bfloat16, tokens=3, heads=(56, 8), d=128),
     ),
     Case("f32-no-token", "nothing to do", lambda g: arguments(g, torch.float32, tokens=0)),
-    Case("f32-no-kv-head", "queries alone", lambda g: arguments(g, torch.float32, heads=(2, 0))),
-    Case("f32-rot-dim-0", "all of each head stays", lambda g: arguments(g, torch.float32, rot_dim=0)),
+    Case("f32-no-kv-head", "only queries", lambda g: arguments(g, torch.float32, heads=(2, 0))),
+    Case("f32-rot-dim-0", "nothing is rotated", lambda g: arguments(g, torch.float32, rot_dim=0)),
     Case("bf16-no-element", "heads without elements", lambda g: arguments(g, torch.bfloat16, d=0)),
     Case(
         "f32-all-left-out",
-        "the cache stays as it is, and every query is rotated",
+        "the cache is unchanged, and every query is rotated",
         lambda g: changed(g, slot_mapping=torch.full((3,), -1, dtype=torch.int64)),
     ),
 ]
@@ -169,7 +169,7 @@ def torch_rotary_and_cache(
     kv_scales: torch.Tensor | None,
     is_neox: bool,
 ) -> torch.Tensor:
-    """torch's own ops, for whole heads, a cache of qkv's dtype and slots that are all in use."""
+    """The same by torch's own ops, where rot_dim is d, the cache has qkv's dtype and every token has a slot."""
     kv_heads = kv_cache.shape[3]
     query, key, value = qkv.split([qkv.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
     query, key = (torch_rotated(x, positions, cos_sin_cache, is_neox) for x in (query, key))
@@ -178,7 +178,7 @@ def torch_rotary_and_cache(
 
 
 def bench(name: str, tokens: int, why: str, *devices: str, cache_dtype: torch.dtype | None = None) -> Bench:
-    """32 query and 8 kv heads of 128, pages of 16; every token has a slot, and angles are float32 as a model's."""
+    """32 query and 8 kv heads of 128, blocks of 16; every token has a slot, and angles are float32, as in models."""
 
     def build(generator: torch.Generator) -> dict:
         blocks = tokens // 16 + 8

@@ -19,32 +19,32 @@ def rotary_and_cache(
     kv_scales: torch.Tensor | None = None,
     is_neox: bool = True,
 ) -> torch.Tensor:
-    """rotary_embedding of a decoder layer's queries and keys, and reshape_and_cache of its keys and values, in one.
+    """In one kernel, rotary_embedding of a layer's queries and keys, and reshape_and_cache of its keys and values.
 
     Args:
-        positions: [tokens], int32 or int64; the row of cos_sin_cache for each token, also for one that is left out.
-        qkv: [tokens, heads + 2 * kv_heads, d], what one product returns: the heads of the queries, at least one, then
+        positions: [tokens], int32 or int64; the row of cos_sin_cache for each token, also if it is left out.
+        qkv: [tokens, heads + 2 * kv_heads, d], the result of one product: the heads of the queries, at least one, then
             those of the keys, then those of the values; float32, bfloat16 or float16.
         cos_sin_cache: [max_position, rot_dim], qkv's dtype or float32; in a row the cosines of all pairs, then the
             sines; rot_dim even and at most d.
         kv_cache: [2, blocks, block_size, kv_heads, d] or [2, blocks, block_size, kv_heads * d], qkv's dtype or
             float8_e4m3fn; [0] the keys, [1] the values; updated in place.
         slot_mapping: [tokens], int32 or int64; slot `block * block_size + offset`, or -1 for a token that is left out.
-            The others differ from one another: which token a slot gets that occurs twice is not defined.
+            All other slots must differ: if a slot occurs twice, it is undefined which token it gets.
         kv_scales: [2, kv_heads], float32; only with a float8 cache, which then holds keys / kv_scales[0] and
-            values / kv_scales[1]. None: ones. What does not fit into float8 becomes +-448.
+            values / kv_scales[1]. None: ones. Values beyond float8's range become +-448.
         is_neox: pair j is (j, j + rot_dim / 2); False: (2 * j, 2 * j + 1), interleaved.
 
     Returns:
-        [tokens, heads, d], the queries, rotated, also those of tokens that are left out. Queries and keys are formed in
-        float32 or better and rounded once to qkv's dtype, keys before they are written.
+        [tokens, heads, d], the rotated queries, also those of tokens that are left out. Queries and keys are computed
+        in float32 or better and rounded once to qkv's dtype, keys before they are written.
 
     Raises:
         ArgumentError: a dtype (CPU and CUDA tensors may be float64), rank or shape other than the above; scales for a
             cache that is not float8; on CPU tensors also a position or slot out of range.
-        RuntimeError: on XLA:CPU, when the graph runs, for the latter, with the same message. XLA:CUDA cannot raise: it
-            makes NaN of what it rotates of a token whose position is out of range, and leaves out of the cache every
-            token whose slot is.
+        RuntimeError: a position or slot out of range on XLA:CPU, when the graph runs, with the same message. XLA:CUDA
+            cannot raise: for a position out of range it writes NaN to the elements that it rotates, and a token whose
+            slot is out of range is left out of the cache.
 
     Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021, arXiv:2104.09864; Kwon et
     al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", 2023, arXiv:2309.06180.
@@ -80,8 +80,8 @@ def _(
     return qkv.new_empty((tokens, heads, d))
 
 
-# On a mesh the heads of qkv are those of the first device, its queries, keys and values, then those of the second: the
-# rows of the weights that make them are laid out so, and no head leaves its device.
+# On a mesh qkv has the queries, keys and values of the first device, then those of the second, and so on. The rows of
+# the projection's weights are in this order, so no head leaves its device.
 rotary_and_cache.register_sharding("heads", operands={"qkv": 1, "kv_cache": 3, "kv_scales": 1}, results=[1])
 
 

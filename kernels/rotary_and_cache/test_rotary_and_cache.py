@@ -24,7 +24,7 @@ def test_bad_input(bad):
 
 
 def on_xla(arguments: dict) -> tuple[torch.Tensor, torch.Tensor]:
-    """The cache after the op ran on XLA tensors, and the queries."""
+    """The cache and the queries after the op ran on XLA tensors."""
     import torch_xla
 
     moved = {n: v.to(torch_xla.device()) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
@@ -33,9 +33,9 @@ def on_xla(arguments: dict) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_wrong_positions_and_slots_on_cuda():
-    """Of the token with a wrong position what is rotated is NaN, the other keeps its query and is left out.
+    """A wrong position makes a token's rotated elements NaN; a token with a wrong slot keeps its query and is left out.
 
-    The head has a part that is not rotated. Of the 13 tokens those at 0, 4, 8 and 12 have no slot: 1 and 2 have one.
+    A part of each head is not rotated. Of the 13 tokens 0, 4, 8 and 12 have no slot; 1 and 2 have one.
     """
     if not is_cuda():
         pytest.skip("XLA's CPU raises")
@@ -54,7 +54,7 @@ def test_wrong_positions_and_slots_on_cuda():
 def test_reference_against_a_loop_over_tokens(is_neox):
     """A pair is a complex number, and the rotation its product with exp(i * angle).
 
-    Three query heads and two of the keys: a wrong border between them shows. Four of twelve elements stay.
+    Three query heads and two key heads, so that a wrong border shows. Four of twelve elements are not rotated.
     """
     sizes = {"heads": (3, 2), "d": 12, "rot_dim": 8, "table_dtype": torch.float32, "is_neox": is_neox}
     a = arguments(torch.Generator().manual_seed(0), torch.float64, **sizes)
@@ -77,7 +77,7 @@ def test_reference_against_a_loop_over_tokens(is_neox):
 @settings(max_examples=30)
 @given(data=st.data(), dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]))
 def test_any_shape(data, dtype):
-    """Heads of up to 24: one, two or three vectors, and what no vector fits."""
+    """Heads of up to 24 elements: one, two or three vectors, and sizes that no vector divides."""
     blocks, block_size = data.draw(st.integers(0, 5)), data.draw(st.integers(0, 9))
     is_float8, d = data.draw(st.booleans()), data.draw(st.integers(0, 24))
     a = arguments(
@@ -101,7 +101,7 @@ def test_any_shape(data, dtype):
 
 
 def test_steps_of_one_cache_in_one_graph():
-    """Each step finds what the one before it wrote: three of 13 tokens in 48 slots, so that some are written twice."""
+    """Each step finds what the previous ones wrote. Three steps of 13 tokens in 48 slots may write a slot twice."""
     import torch_xla
 
     generator = torch.Generator().manual_seed(0)

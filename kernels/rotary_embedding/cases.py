@@ -22,10 +22,10 @@ def arguments(
     position_dtype: torch.dtype = torch.int64,
     is_neox: bool = True,
 ) -> dict:
-    """Positions in any order, the first and the last row of the table among them; each head has its own size.
+    """Random positions that include the first and last row of the table; each head's values have another magnitude.
 
     Args:
-        heads: of query and of key.
+        heads: number of query heads and of key heads.
         rot_dim: d, if None.
         cache_dtype: query's, if None.
     """
@@ -45,7 +45,7 @@ def arguments(
 def torch_rotary_embedding(
     positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor, cos_sin_cache: torch.Tensor, is_neox: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """torch's own ops in the same dtype, for whole heads."""
+    """The same by torch's own ops in the same dtype, where rot_dim is d."""
     query, key = (torch_rotated(x, positions, cos_sin_cache, is_neox) for x in (query, key))
     return query, key
 
@@ -64,7 +64,7 @@ CASES = [
     *(
         Case(
             f"bf16-{style}-partial",
-            "the rest of each head stays; one kv head",
+            "the rest of each head is not rotated; one kv head",
             lambda g, style=style: arguments(
                 g, torch.bfloat16, heads=(3, 1), d=80, rot_dim=32, is_neox=style == "neox"
             ),
@@ -74,26 +74,26 @@ CASES = [
     *(
         Case(
             f"f16-{style}-d-7",
-            "an odd head of which no vector fits: one pair at a time",
+            "an odd head that no vector divides: one pair at a time",
             lambda g, style=style: arguments(g, torch.float16, d=7, rot_dim=6, is_neox=style == "neox"),
         )
         for style in ("neox", "interleaved")
     ),
     Case(
         "bf16-table-f32-int32",
-        "a table of float32; the other dtype of positions",
+        "a float32 table; int32 positions",
         lambda g: arguments(g, torch.bfloat16, cache_dtype=torch.float32, position_dtype=torch.int32),
         peer=torch_rotary_embedding,
     ),
     Case(
         "bf16-300-tokens",
-        "several pieces of the parallel loop, and more than one thread block",
+        "several pieces of the parallel loop, and more than one CTA",
         lambda g: arguments(g, torch.bfloat16, tokens=300, heads=(8, 2), d=128),
         peer=torch_rotary_embedding,
     ),
     Case("f32-no-token", "nothing to rotate", lambda g: arguments(g, torch.float32, tokens=0)),
-    Case("f32-no-key-head", "queries alone", lambda g: arguments(g, torch.float32, heads=(2, 0))),
-    Case("f32-rot-dim-0", "all of each head stays", lambda g: arguments(g, torch.float32, rot_dim=0)),
+    Case("f32-no-key-head", "only queries", lambda g: arguments(g, torch.float32, heads=(2, 0))),
+    Case("f32-rot-dim-0", "nothing is rotated", lambda g: arguments(g, torch.float32, rot_dim=0)),
 ]
 # Both ops take the same arguments.
 ROTARY_EMBEDDING_INPLACE_CASES = CASES
@@ -105,7 +105,7 @@ def changed(generator: torch.Generator, **changes) -> dict:
 
 
 def bad_inputs(op: str) -> list[BadInput]:
-    """What both ops refuse, with the op's name in the message."""
+    """Inputs that both ops reject, with the op's name in the message."""
     return [
         BadInput(
             "query-dtype",
@@ -154,7 +154,7 @@ def bench(name: str, tokens: int, why: str, *devices: str, is_neox: bool = True)
 
 BENCHES = [
     bench("bf16-neox", 16384, "a prefill of 16384 tokens", "cuda"),
-    bench("bf16-interleaved", 16384, "as above, the other pairs", "cuda", is_neox=False),
+    bench("bf16-interleaved", 16384, "as above, interleaved pairs", "cuda", is_neox=False),
     bench("bf16-neox", 64, "a decode step of 64 sequences: latency", "cuda", "cpu"),
     bench("bf16-neox", 1024, "a prefill of 1024 tokens", "cpu"),
 ]

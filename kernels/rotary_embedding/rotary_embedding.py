@@ -25,13 +25,13 @@ def rotary_embedding(
         is_neox: pair j is (j, j + rot_dim / 2); False: (2 * j, 2 * j + 1), interleaved.
 
     Returns:
-        Query and key, rotated; elements from rot_dim on as they are. Formed in float32 or better and rounded once.
+        Query and key, rotated; elements from rot_dim on are unchanged. Computed in float32 or better and rounded once.
 
     Raises:
         ArgumentError: a dtype (CPU and CUDA tensors may be float64), rank or shape other than the above; on CPU tensors
             also a position out of range.
-        RuntimeError: on XLA:CPU, when the graph runs, for the latter, with the same message. XLA:CUDA cannot raise: it
-            makes NaN of what it rotates of such a token.
+        RuntimeError: a position out of range on XLA:CPU, when the graph runs, with the same message. XLA:CUDA cannot
+            raise: it writes NaN to the elements of that token that it rotates.
 
     Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021, arXiv:2104.09864; the form
     is vLLM's.
@@ -48,16 +48,16 @@ def rotary_embedding_inplace(
     cos_sin_cache: torch.Tensor,
     is_neox: bool = True,
 ) -> None:
-    """rotary_embedding that updates query and key. On XLA there is no gradient.
+    """rotary_embedding that updates query and key in place. On XLA there is no gradient.
 
-    Where query and key have one size in bytes, a lazily traced step may copy both (docs/concept).
+    If query and key have the same size in bytes, a lazily traced step may copy both (docs/concept).
 
     Args:
-        positions: as rotary_embedding's.
+        positions: as in rotary_embedding.
         query: [tokens, heads, d]; float32, bfloat16 or float16; updated in place.
         key: [tokens, kv_heads, d], query's dtype; updated in place.
-        cos_sin_cache: as rotary_embedding's.
-        is_neox: as rotary_embedding's.
+        cos_sin_cache: as in rotary_embedding.
+        is_neox: as in rotary_embedding.
 
     Returns:
         None.

@@ -11,10 +11,10 @@ from pyxla_kernels.rotary_embedding.rotary_embedding import rotary_embedding, ro
 from pyxla import testing
 from pyxla.testing.tolerance import compare
 
-# Both ops are one function in C++: in place, one case for each of its ways.
+# Both ops are one function in C++, so in place one case for each of its paths is enough.
 IN_PLACE = ("bf16-neox", "f16-interleaved", "bf16-neox-partial", "f16-interleaved-d-7", "f32-no-token", "f32-rot-dim-0")
 RUNS = [(rotary_embedding, case) for case in CASES]
-# A peer is compared with results, of which it has none.
+# A peer is compared with the op's results, and this op has none.
 RUNS += [(rotary_embedding_inplace, replace(case, peer=None)) for case in CASES if case.name in IN_PLACE]
 BAD_RUNS = [(rotary_embedding, bad) for bad in BAD_INPUTS]
 BAD_RUNS += [(rotary_embedding_inplace, bad) for bad in bad_inputs("rotary_embedding_inplace")]
@@ -122,7 +122,7 @@ def test_gradient_on_xla(compiled):
 
 @pytest.mark.parametrize("place", ["cpu", "xla", "compiled"])
 def test_one_tensor_in_both_places(place):
-    """On CPU tensors it was rotated twice, on XLA once."""
+    """Without the check it would be rotated twice on CPU tensors, and once on XLA."""
     a = arguments(torch.Generator().manual_seed(0), torch.float32, heads=(2, 2), d=16, rot_dim=8)
     moved = a if place == "cpu" else to_xla(a)
     call = rotary_embedding_inplace
