@@ -15,9 +15,9 @@ SHAPES = {
     "1x256": ((1, 256, 256, 256, 8), "one token; the smallest of each size"),
     "17x512": ((17, 512, 256, 768, 264), "rows of the product that no token fills; a tile of columns that is not full"),
     "64x1024": ((64, 768, 1024, 512, 1536), "as many tokens as a product has rows; several tiles of each weight"),
-    "3x4352": ((3, 256, 4352, 256, 6400), "more tiles than pairs of blocks: a block has two, in both kinds of pairs"),
-    "5x15104": ((5, 256, 256, 15104, 96), "more gated tiles than blocks"),
-    "0x256": ((0, 256, 256, 256, 8), "no token"),
+    "3x4352": ((3, 256, 4352, 256, 6400), "more tiles than pairs of CTAs, of 64 and of 96 columns: a pair has two"),
+    "5x15104": ((5, 256, 256, 15104, 96), "more gated tiles than CTAs"),
+    "0x256": ((0, 256, 256, 256, 8), "no tokens"),
 }
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
@@ -33,13 +33,13 @@ CASES = (
         )
         for name, dtype in DTYPES.items()
         for shape_name, (shape, why) in SHAPES.items()
-        # The long ones are the same code in both.
+        # Long shapes run the same code in both dtypes.
         if name == "bf16" or shape_name in ("1x256", "17x512", "64x1024")
     ]
     + [
         Case(
             f"{name}-no-qkv",
-            "behind the last layer: an absent operand, and as many columns as the residual has",
+            "after the last layer: an absent operand, and as many columns as the residual has",
             lambda g, dtype=dtype: arguments(g, SHAPES["64x1024"][0], dtype) | {"qkv_proj": None},
             peer=torch_fused_decoder_layer,
             roundings=ROUNDINGS[dtype],

@@ -31,29 +31,29 @@ def fused_decoder_layer(
 ) -> torch.Tensor:
     """Attention's output projection, a norm, the gated MLP, the next layer's norm and its queries, keys and values.
 
-    For a step of few tokens, whose time is that of reading the weights: one kernel in place of four matrix products,
-    two fused_add_rms_norm and a silu_and_mul. There is no gradient, because the op works in place.
+    For a step of few tokens, whose time is spent on reading the weights: one kernel replaces four matrix products, two
+    fused_add_rms_norm and a silu_and_mul. There is no gradient, because the op works in place.
 
     Args:
         attention: [tokens, width]; bfloat16 or float16; at most 64 tokens; width, hidden and inner multiples of 256.
-        residual: [tokens, hidden], as all others in attention's dtype; updated in place.
+        residual: [tokens, hidden], attention's dtype, like all further tensors; updated in place.
         o_proj: [hidden, width].
         post_attention_norm: [hidden].
-        gate_up_proj: [2 * inner, hidden], the gate's rows and then those of what it multiplies.
+        gate_up_proj: [2 * inner, hidden], the rows of the gate, then those of its factor.
         down_proj: [hidden, inner].
         input_norm: [hidden], the next layer's.
         qkv_proj: [columns, hidden], the next layer's; columns a positive multiple of 8. None after the last layer.
         eps: added to the mean of the squares; finite and not negative.
 
     Returns:
-        [tokens, columns], without qkv_proj [tokens, hidden]. Computed in float32. XLA:CUDA rounds the residual
+        [tokens, columns], or [tokens, hidden] without qkv_proj. Computed in float32. XLA:CUDA rounds the residual
         stream, its product with a norm's weight, and the gated MLP's activations to attention's dtype: in float16 none
         of them may exceed 65504.
 
     Raises:
-        ArgumentError: another dtype (CPU and CUDA tensors may be float64), rank or shape; more than 64 tokens; a size
-            that is not such a multiple; eps.
-        RuntimeError: on XLA:CUDA, where the GPU's compute capability is not 9.0 (H100, H200).
+        ArgumentError: a dtype (CPU and CUDA tensors may be float64), rank, shape, size or eps other than the above;
+            more than 64 tokens.
+        RuntimeError: on XLA:CUDA, if the GPU's compute capability is not 9.0 (H100, H200).
 
     Source: the decoder of Touvron et al., "LLaMA: Open and Efficient Foundation Language Models", 2023,
     arXiv:2302.13971.
@@ -77,30 +77,30 @@ def fused_decoder_layer_rotary(
     slot_mapping: torch.Tensor,
     eps: float = 1e-6,
 ) -> torch.Tensor:
-    """fused_decoder_layer, then rotary_and_cache: the next layer's queries, and its keys and values in its cache.
+    """fused_decoder_layer, then rotary_and_cache: returns the next layer's queries and stores its keys and values.
 
     Args:
         attention, residual, o_proj, post_attention_norm, gate_up_proj, down_proj, input_norm, eps: as in
             fused_decoder_layer.
-        qkv_proj: [(heads + 2 * kv_heads) * d, hidden], the next layer's: rows of the queries, at least one head, of
-            the keys, and of the values; d a multiple of 32.
-        positions: [tokens], int32 or int64; the row of cos_sin_cache for each token, also for one that is left out.
+        qkv_proj: [(heads + 2 * kv_heads) * d, hidden], the next layer's: the rows of the queries, at least one head,
+            then those of the keys, then those of the values; d a multiple of 32.
+        positions: [tokens], int32 or int64; the row of cos_sin_cache for each token, also if it is left out.
         cos_sin_cache: [max_position, d], attention's dtype or float32; in a row the cosines of all
             pairs (j, j + d / 2), then the sines.
         kv_cache: [2, blocks, block_size, kv_heads, d] or [2, blocks, block_size, kv_heads * d], attention's dtype, the
             next layer's; [0] the keys, [1] the values; updated in place.
         slot_mapping: [tokens], int32 or int64; slot `block * block_size + offset`, or -1 for a token that is left out.
-            The others differ from one another.
+            All other slots must differ.
 
     Returns:
         [tokens, heads, d], the rotated queries. The qkv projection is rotated in float32 and rounded once.
 
     Raises:
-        ArgumentError: as fused_decoder_layer, and for the arguments that it does not have; on CPU tensors also for a
+        ArgumentError: as in fused_decoder_layer, and the same errors in the further arguments; on CPU tensors also a
             position or slot out of range.
-        RuntimeError: on XLA:CPU for a position or slot out of range. XLA:CUDA writes NaN to the queries and keys of a
-            token whose position is out of range, and does not store a token whose slot is. Also where the GPU's
-            compute capability is not 9.0.
+        RuntimeError: a position or slot out of range on XLA:CPU. XLA:CUDA cannot raise: it writes NaN to the queries
+            and keys of a token whose position is out of range, and does not store a token whose slot is out of range.
+            On XLA:CUDA, if the GPU's compute capability is not 9.0.
 
     Source: as fused_decoder_layer and rotary_and_cache.
     """
@@ -117,7 +117,7 @@ def fused_decoder_layer_rotary(
 
 @dataclass
 class _Products:
-    """The arguments that both ops begin with."""
+    """The arguments with which both ops begin."""
 
     attention: torch.Tensor
     residual: torch.Tensor
@@ -131,14 +131,14 @@ class _Products:
 
 @dataclass
 class Arguments(_Products):
-    """Those of fused_decoder_layer, by its names and in its order."""
+    """The arguments of fused_decoder_layer, with its names and in its order."""
 
     eps: float = 1e-6
 
 
 @dataclass
 class RotaryArguments(_Products):
-    """Those of fused_decoder_layer_rotary."""
+    """The arguments of fused_decoder_layer_rotary."""
 
     positions: torch.Tensor
     cos_sin_cache: torch.Tensor
@@ -148,7 +148,7 @@ class RotaryArguments(_Products):
 
 
 def _finish(a: Arguments | RotaryArguments) -> torch.Tensor:
-    """The next layer's norm, wide; residual is updated."""
+    """Returns the next layer's normalised input in the accumulation dtype; updates residual."""
     wide = accumulation_dtype(a.attention.dtype)
 
     def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -202,7 +202,7 @@ def _(*arguments, **named) -> torch.Tensor:
 
 
 def _check_products(check: Check, a: Arguments | RotaryArguments) -> tuple[int, int]:
-    """Raises ArgumentError for what does not fit together; else the shape of the last product."""
+    """Raises ArgumentError for arguments that do not fit together; returns the shape of the last product."""
     dtype = a.attention.dtype
     check.dtype("attention", a.attention, (torch.bfloat16, torch.float16), reference=(torch.float64,))
     for name in ("attention", "residual", "down_proj", "qkv_proj"):
@@ -210,7 +210,7 @@ def _check_products(check: Check, a: Arguments | RotaryArguments) -> tuple[int, 
             check.rank(name, tensor, 2)
     (tokens, width), hidden = a.attention.shape, a.residual.shape[1]
     inner, columns = a.down_proj.shape[1], hidden if a.qkv_proj is None else a.qkv_proj.shape[0]
-    hint = "for more tokens use the ops that it stands for"
+    hint = "for more tokens use the ops that it replaces"
     check.that(tokens <= MAX_TOKENS, "attention", f"at most {MAX_TOKENS} tokens", tokens, hint)
     for name, what, size in (("attention", "width", width), ("residual", "hidden size", hidden)):
         _check_granule(check, name, what, size)
@@ -251,6 +251,6 @@ def workspace_bytes(
     down_proj: torch.Tensor,
     *others,
 ) -> int:
-    """What goes into a product, and sums of squares, as WorkspaceBytes in fused_decoder_layer.cu."""
+    """Bytes of the products' inputs and of the sums of squares, like WorkspaceBytes in fused_decoder_layer.cu."""
     tokens, hidden, inner = *residual.shape, down_proj.shape[1]
     return sum(-(-size // 256) * 256 for size in (2 * tokens * hidden, 2 * tokens * inner, 4 * tokens * (hidden // 64)))

@@ -1,16 +1,17 @@
-"""What the cases of both ops are made of: arguments, torch's own ops, and what rounding costs."""
+"""Shared by the cases of both ops: arguments, the same by torch's own ops, and the roundings that are allowed."""
 
 import torch
 
 WEIGHTS = ("o_proj", "post_attention_norm", "gate_up_proj", "down_proj", "input_norm", "qkv_proj")
 
-# Three products take values that were rounded to 16 bits: of the largest in a row, an element's error is up to four
-# roundings of its dtype. The root mean square is held to torch's own, which rounds as often.
+# Three products take values that were rounded to 16 bits: an element's error is up to four roundings of its dtype,
+# relative to the largest element of its row. The root mean square error is compared with that of torch's own ops, which
+# round as often.
 ROUNDINGS = {torch.bfloat16: 2**17, torch.float16: 2**14}
 
 
 def arguments(generator: torch.Generator, shape: tuple[int, ...], dtype: torch.dtype) -> dict:
-    """Tokens of very different size, so that a row which another one leaks into shows; products of about one."""
+    """Tokens of very different magnitude, so that a leak from one row into another shows; weights that keep it."""
     tokens, width, hidden, inner, columns = shape
 
     def random(*dims: int, scale: float = 1.0) -> torch.Tensor:
@@ -41,7 +42,7 @@ def torch_fused_decoder_layer(
     qkv_proj: torch.Tensor | None,
     eps: float,
 ) -> torch.Tensor:
-    """torch's own ops in the same dtype."""
+    """The same by torch's own ops in the same dtype."""
     F = torch.nn.functional
     hidden = residual.shape[-1:]
     residual.add_(F.linear(attention, o_proj))
@@ -52,7 +53,7 @@ def torch_fused_decoder_layer(
 
 
 def changed(good: dict, **changes) -> dict:
-    """The arguments with some of them replaced: by ones of a shape, or by a value."""
+    """The arguments with some of them replaced: by ones of the given shape, or by the given value."""
     dtype = good["attention"].dtype
     return good | {
         name: torch.ones(value, dtype=dtype) if isinstance(value, tuple) else value for name, value in changes.items()

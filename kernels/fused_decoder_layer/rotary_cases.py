@@ -7,7 +7,7 @@ from pyxla_kernels.fused_decoder_layer.inputs import ROUNDINGS, arguments, chang
 
 from pyxla.testing import BadInput, Case
 
-# tokens, width, hidden, inner, heads of the queries and of the keys, their d
+# tokens, width, hidden, inner, query heads, kv heads, d
 ROTARY_SHAPES = {
     "1x32": (
         (1, 256, 256, 256, 1, 1, 32),
@@ -15,12 +15,12 @@ ROTARY_SHAPES = {
     ),
     "17x128": (
         (17, 256, 512, 256, 4, 2, 128),
-        "a head over four tiles, the last ones without their third; rows that no token fills",
+        "a head over four tiles, the last tiles without a third head; rows that no token fills",
     ),
     "64x64": ((64, 256, 256, 256, 5, 1, 64), "as many tokens as a product has rows; one kv head"),
-    "9x96": ((9, 256, 256, 256, 2, 2, 96), "a head over three tiles, as many kv heads as heads"),
-    "33x256": ((33, 256, 256, 256, 26, 2, 256), "more tiles than pairs of blocks: a block has two; the largest head"),
-    "0x64": ((0, 256, 256, 256, 2, 1, 64), "no token"),
+    "9x96": ((9, 256, 256, 256, 2, 2, 96), "a head over three tiles; as many kv heads as query heads"),
+    "33x256": ((33, 256, 256, 256, 26, 2, 256), "more tiles than pairs of CTAs: a pair has two; heads of 256"),
+    "0x64": ((0, 256, 256, 256, 2, 1, 64), "no tokens"),
 }
 
 
@@ -33,12 +33,12 @@ def rotary_arguments(
     index_dtype: torch.dtype = torch.int32,
     **options,
 ) -> dict:
-    """Those of fused_decoder_layer_rotary.
+    """The arguments of fused_decoder_layer_rotary.
 
     Args:
-        table_dtype: cos_sin_cache's.
-        index_dtype: of positions and slots.
-        options: of `cache_and_slots`.
+        table_dtype: dtype of cos_sin_cache.
+        index_dtype: dtype of positions and slots.
+        options: keyword arguments of `cache_and_slots`.
     """
     tokens, width, hidden, inner, heads, kv_heads, d = shape
     made = arguments(generator, (tokens, width, hidden, inner, (heads + 2 * kv_heads) * d), dtype)
@@ -60,7 +60,7 @@ def torch_fused_decoder_layer_rotary(
     slot_mapping: torch.Tensor,
     **products: torch.Tensor | float,
 ) -> torch.Tensor:
-    """torch's own ops in the same dtype."""
+    """The same by torch's own ops in the same dtype."""
     d = cos_sin_cache.shape[1]
     by_head = kv_cache.unflatten(3, (-1, d)) if kv_cache.dim() == 4 else kv_cache
     kv_heads = by_head.shape[3]
@@ -90,7 +90,7 @@ FUSED_DECODER_LAYER_ROTARY_CASES = [
     ),
     _rotary_case(
         "rotary-bf16-table-int64",
-        "a table of the same dtype; the other dtype of positions and slots",
+        "a bfloat16 table; int64 positions and slots",
         "17x128",
         torch.bfloat16,
         table_dtype=torch.bfloat16,
@@ -106,7 +106,7 @@ FUSED_DECODER_LAYER_ROTARY_CASES = [
     ),
     Case(
         "rotary-bf16-left-out",
-        "no token has a slot: the cache stays as it is, and every query is rotated",
+        "no token has a slot: the cache is unchanged, and every query is rotated",
         lambda g: (
             rotary_arguments(g, ROTARY_SHAPES["9x96"][0], torch.bfloat16)
             | {"slot_mapping": torch.full((9,), -1, dtype=torch.int32)}
@@ -118,7 +118,7 @@ FUSED_DECODER_LAYER_ROTARY_CASES = [
 
 
 def _bad_rotary(name: str, message: str, *, at_run_time: bool = False, **changes) -> BadInput:
-    """Three tokens, four heads of queries and two of keys, of 32, in a cache of ten blocks of eight."""
+    """Three tokens, four query heads and two kv heads of 32, and a cache of ten blocks of eight."""
     return BadInput(
         name,
         lambda g: changed(rotary_arguments(g, (3, 256, 256, 256, 4, 2, 32), torch.bfloat16), **changes),

@@ -22,7 +22,7 @@ def test_bad_input(bad):
 
 
 def test_reference_against_torch_in_float64():
-    """Where torch's ops, which round between them, round nothing that shows."""
+    """In float64 the roundings between torch's ops do not show."""
     made = arguments(torch.Generator().manual_seed(0), (3, 256, 256, 512, 24), torch.float64)
     residual = made["residual"].clone()
     want = torch_fused_decoder_layer(**made | {"residual": residual})
@@ -53,7 +53,7 @@ def test_any_shape(tokens, sizes, columns, dtype):
 
 
 def test_a_row_does_not_depend_on_the_others():
-    """Bit by bit: its products are summed in one order, however many tokens there are."""
+    """Bit for bit: its products are summed in the same order, however many tokens there are."""
     import torch_xla
 
     made = arguments(torch.Generator().manual_seed(2), (9, 256, 512, 256, 64), torch.bfloat16)

@@ -34,7 +34,7 @@ def test_bad_input(bad):
 
 
 def test_wrong_positions_and_slots_on_cuda():
-    """Of the token with a wrong position what is rotated is NaN, values are stored; that with a wrong slot is not."""
+    """A wrong position makes a token's query and key NaN, and its value is stored; a wrong slot stores nothing."""
     if not is_cuda():
         pytest.skip("XLA's CPU raises")
     made = rotary_arguments(torch.Generator().manual_seed(0), (9, 256, 256, 256, 2, 1, 64), torch.bfloat16)
@@ -53,7 +53,7 @@ def test_wrong_positions_and_slots_on_cuda():
 
 @pytest.mark.parametrize("merged", [False, True])
 def test_reference_against_torch_in_float64(merged):
-    """Where torch's ops, which round between them, round nothing that shows."""
+    """In float64 the roundings between torch's ops do not show."""
     shape = (5, 256, 256, 512, 3, 2, 32)
     made = rotary_arguments(
         torch.Generator().manual_seed(0), shape, torch.float64, table_dtype=torch.float64, merged=merged
@@ -65,7 +65,7 @@ def test_reference_against_torch_in_float64(merged):
 
 
 def test_values_are_those_of_fused_decoder_layer():
-    """Bit by bit, as the residual stream is: the same products, in another order of tiles, and rounded once."""
+    """Bit for bit, like the residual stream: the same products in another order of tiles, rounded once."""
     made = rotary_arguments(torch.Generator().manual_seed(3), (13, 256, 256, 256, 4, 2, 128), torch.bfloat16)
     made["slot_mapping"] = torch.arange(13, dtype=torch.int32)
     query, products = on_xla(made), on_xla(made)
@@ -98,7 +98,7 @@ def test_any_shape(tokens, heads, d, dtype, merged):
 
 
 def test_a_row_does_not_depend_on_the_others():
-    """Bit by bit, in the cache too."""
+    """Bit for bit, in the cache too."""
     made = rotary_arguments(torch.Generator().manual_seed(2), (9, 256, 512, 256, 3, 1, 64), torch.bfloat16)
 
     def run(rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
