@@ -17,7 +17,7 @@ SHAPES = norm.SHORT_ROWS | {
 def arguments(
     generator: torch.Generator, shape: tuple[int, ...], dtype: torch.dtype, weight_dtype: torch.dtype | None
 ) -> dict:
-    """Rows of very different size, x and residual alike: a sum over the wrong row, or one addend lost, shows."""
+    """Rows of very different magnitude in x and residual, so that a sum over the wrong row or a lost addend shows."""
     x, residual = (torch.randn(shape, generator=generator) for _ in range(2))
     if len(shape) > 1:
         size = torch.logspace(-2, 2, shape[0]).reshape(-1, *[1] * (len(shape) - 1))
@@ -51,7 +51,7 @@ CASES = [
     )
     for name, dtype in norm.DTYPES.items()
     for shape_name, (shape, why) in SHAPES.items()
-    # The long rows and the empty ones are the same code in each 16-bit dtype.
+    # Long and empty rows run the same code in both 16-bit dtypes.
     if name != "f16" or shape_name in ("3x5", "2x3x64", "5x1000", "2x4096")
 ] + [
     Case(
@@ -62,7 +62,7 @@ CASES = [
     Case("bf16-no-weight", "an absent operand", lambda g: arguments(g, (4, 96), torch.bfloat16, None)),
     Case(
         "f16-large",
-        "a sum and squares beyond float16's range: they must be formed in float32",
+        "a sum and squares beyond float16's range: they must be computed in float32",
         lambda g: (
             arguments(g, (4, 96), torch.float16, None)
             | {name: torch.full((4, 96), 40000.0, dtype=torch.float16) for name in ("x", "residual")}
@@ -70,7 +70,7 @@ CASES = [
     ),
     Case(
         "bf16-cancels",
-        "sums far below their addends: what is normalised is not rounded first",
+        "sums far below their addends: they must not be rounded before the norm",
         lambda g: cancelling(g, (4, 96)),
     ),
     Case(

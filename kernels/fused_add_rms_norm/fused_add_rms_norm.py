@@ -14,7 +14,7 @@ def fused_add_rms_norm(
 ) -> torch.Tensor:
     """residual += x; then residual / sqrt(mean(residual^2) + eps) * weight over the last dimension.
 
-    The sum is normalised as it is before it is rounded to residual's dtype. On XLA there is no gradient, as the op
+    The sum is normalised before it is rounded to residual's dtype. On XLA there is no gradient, as the op
     works in place: train with `residual + x` and rms_norm.
 
     Args:
@@ -24,13 +24,13 @@ def fused_add_rms_norm(
         eps: added to the mean of the squares; finite and not negative.
 
     Returns:
-        As x. Formed in float32 or better and rounded once.
+        As x. Computed in float32 or better and rounded once.
 
     Raises:
-        ArgumentError: another dtype (CPU and CUDA tensors may be float64) or rank, residual's or weight's shape, eps.
+        ArgumentError: a dtype (CPU and CUDA tensors may be float64), rank, shape or eps other than the above.
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, arXiv:1910.07467; the fused form is
-    vLLM's, which puts the result in x's place.
+    vLLM's, which writes the result to x.
     """
     wide = accumulation_dtype(x.dtype)
     total = x.to(wide) + residual.to(wide)

@@ -49,7 +49,7 @@ def test_any_shape(shape, dtype, weighted):
 
 
 def test_layers_in_a_row_share_one_residual():
-    """Each layer adds to what the one before it left, in one graph and in place."""
+    """Each layer adds to what the previous one left, in one graph and in place."""
     import torch_xla
 
     x, residual = torch.randn(3, 32), torch.randn(3, 32)

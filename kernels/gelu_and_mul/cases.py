@@ -1,4 +1,4 @@
-"""Inputs of gelu_and_mul: those of every gated activation, and of its two approximations; each with its reason."""
+"""Inputs of gelu_and_mul: those of every gated activation, and some with tanh; each with its reason."""
 
 import pyxla_kernels._gated.cases as gated
 import torch
@@ -38,7 +38,7 @@ BAD_INPUTS = [
 
 
 def bench(name: str, shape: tuple[int, int], approximate: str, why: str, *devices: str) -> Bench:
-    # A function of one number, taken as one, and two products for each element of the result.
+    # For each element of the result: the function, counted as one operation, and two products.
     return gated.bench(
         f"{name}-{approximate}",
         shape,
@@ -53,8 +53,8 @@ def bench(name: str, shape: tuple[int, int], approximate: str, why: str, *device
 
 BENCHES = [
     bench("bf16", (16384, 16384), "none", "a prefill of 16384 tokens", "cuda"),
-    bench("bf16", (16384, 16384), "tanh", "as above, by tanh", "cuda"),
-    bench("f32", (16384, 8192), "none", "the longer function of float32", "cuda"),
+    bench("bf16", (16384, 16384), "tanh", "as above, with tanh", "cuda"),
+    bench("f32", (16384, 8192), "none", "float32, whose function is longer", "cuda"),
     bench("bf16", (64, 28672), "tanh", "a decode step of 64 sequences: latency", "cuda", "cpu"),
     bench("f32", (512, 8192), "none", "a prefill of 512 tokens", "cpu"),
 ]

@@ -19,7 +19,7 @@ def gelu_and_mul(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
         approximate: "none", or "tanh": gelu(v) = v / 2 * (1 + tanh(sqrt(2 / pi) * (v + 0.044715 * v^3))).
 
     Returns:
-        [..., d], x's dtype. Formed in float32 or better and rounded once.
+        [..., d], x's dtype. Computed in float32 or better and rounded once.
 
     Raises:
         ArgumentError: another dtype (CPU and CUDA tensors may be float64), rank 0, an odd last dimension,

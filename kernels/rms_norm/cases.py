@@ -1,4 +1,4 @@
-"""Inputs of rms_norm: those of every op that computes it, so that two of them are tested and timed alike."""
+"""Inputs of rms_norm, shared by every op that computes it, so that all are tested and timed alike."""
 
 from pyxla_kernels._rms_norm.cases import BENCHES, CASES, bad_inputs
 

@@ -16,10 +16,10 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float = 1e-6) ->
         eps: added to the mean of the squares; finite and not negative.
 
     Returns:
-        As x. Formed in float32 or better and rounded once.
+        As x. Computed in float32 or better and rounded once.
 
     Raises:
-        ArgumentError: another dtype (CPU and CUDA tensors may be float64) or rank, weight's shape, eps.
+        ArgumentError: a dtype (CPU and CUDA tensors may be float64), rank, shape of weight or eps other than the above.
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, arXiv:1910.07467.
     """

@@ -29,7 +29,7 @@ def test_reference_against_torch_in_float64():
 
 
 def test_a_nan_stays_in_its_row():
-    """Not a case: opcheck takes a NaN for a difference."""
+    """Not a case, because opcheck counts a NaN as a difference."""
     import torch_xla
 
     x = torch.randn(3, 40)

@@ -14,7 +14,7 @@ def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
         x: [..., 2 * d], the gate and then what it multiplies; float32, bfloat16 or float16.
 
     Returns:
-        [..., d], x's dtype. Formed in float32 or better and rounded once.
+        [..., d], x's dtype. Computed in float32 or better and rounded once.
 
     Raises:
         ArgumentError: another dtype (CPU and CUDA tensors may be float64), rank 0, an odd last dimension.
@@ -39,7 +39,7 @@ def backward(ctx, grad: torch.Tensor) -> torch.Tensor:
 
 
 def silu_backward(grad: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-    """grad * silu'(gate), in ops that have a gradient themselves: aten.silu_backward has none."""
+    """grad * silu'(gate), by ops that have a gradient themselves, because aten.silu_backward has none."""
     sigmoid = torch.sigmoid(gate)
     return grad * sigmoid * (1 + gate * (1 - sigmoid))
 

@@ -8,7 +8,7 @@ from pyxla.testing import BadInput, Case
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 SHAPES = {
     "scalar": ((), "rank 0: no dimension to count"),
-    "empty": ((0, 3), "no element: no thread may start"),
+    "empty": ((0, 3), "no elements: no thread may start"),
     "3x5": ((3, 5), "fewer elements than one vector"),
     "7x40001": ((7, 40001), "several pieces of the parallel loop, the last one odd"),
 }
@@ -33,7 +33,7 @@ CASES = [
 ] + [
     Case(
         "f32-alpha-0",
-        "alpha 0.0: b must not vanish by a test for truth",
+        "alpha 0.0 is a value, not an absent one",
         lambda g: arguments(g, (4, 4), torch.float32, 0.0),
     ),
 ]

@@ -17,12 +17,12 @@ def simple_add(a: torch.Tensor, b: torch.Tensor, alpha: float = 1.0) -> torch.Te
         alpha: factor of b.
 
     Returns:
-        As a. The sum is formed in float32 and rounded once.
+        As a. The sum is computed in float32 and rounded once.
 
     Raises:
         ArgumentError: another dtype (CPU and CUDA tensors may be float64); b's shape or dtype is not a's.
 
-    Source: torch.add, whose broadcasting and type promotion it leaves out; in bfloat16 and float16 torch.add on the
+    Source: torch.add, without its broadcasting and type promotion; in bfloat16 and float16 torch.add on the
     CPU rounds alpha * b before it adds.
     """
     wide = accumulation_dtype(a.dtype)
