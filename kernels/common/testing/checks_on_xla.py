@@ -1,4 +1,4 @@
-"""Checks of gradients, and on XLA tensors, that several ops' tests make beside `pyxla.testing.CHECKS`."""
+"""Checks that the tests of several ops make in addition to `pyxla.testing.CHECKS`: gradients, and NaN on XLA."""
 
 from collections.abc import Callable
 
@@ -9,17 +9,17 @@ from pyxla.torch_ops.custom_op import CustomOp
 
 
 def is_cuda() -> bool:
-    """Whether XLA's device is a GPU, whose handlers cannot raise for what only the data shows."""
+    """Whether XLA's device is a GPU, whose handlers cannot raise for wrong data."""
     import torch_xla.runtime
 
     return torch_xla.runtime.device_type() == "CUDA"
 
 
 def check_gradients_numerically(function: Callable, inputs: tuple[torch.Tensor | None, ...]) -> None:
-    """The first and second derivatives on CPU tensors of float64, against differences of the function.
+    """Compares the first and second derivatives on float64 CPU tensors with finite differences of the function.
 
-    torch counts the devices at a process's first backward pass, and XLA's is none before it is started: without that, a
-    later backward pass on XLA would fail.
+    torch counts the devices at a process's first backward pass. XLA is started before it, because otherwise torch would
+    count no XLA device and a later backward pass on XLA would fail.
     """
     import torch_xla
 
@@ -31,14 +31,14 @@ def check_gradients_numerically(function: Callable, inputs: tuple[torch.Tensor |
 def check_gradient_on_xla(
     op: CustomOp, device: torch.device, *inputs: torch.Tensor, compiled: bool, roundings: int = 16
 ) -> None:
-    """The gradients of all inputs, lazily traced or compiled, against those of the reference in float64.
+    """Compares the gradients of all inputs, lazily traced or compiled, with those of the reference in float64.
 
     Args:
-        op: has one result.
+        op: an op with one result.
         device: XLA's.
-        inputs: its first arguments, float32; the others have their defaults.
-        compiled: by torch.compile.
-        roundings: as `pyxla.testing.Case.roundings`.
+        inputs: the op's first arguments, float32; the others have their defaults.
+        compiled: whether to use torch.compile.
+        roundings: as in `pyxla.testing.Case`.
     """
     upstream = torch.randn(op.reference(*inputs).shape)
 
@@ -55,10 +55,10 @@ def check_gradient_on_xla(
 
 
 def check_nan_stays_in_its_element(op: CustomOp, device: torch.device) -> None:
-    """Of a gated activation. Not a case: opcheck takes a NaN for a difference.
+    """For a gated activation. Not a case, because opcheck counts a NaN as a difference.
 
     Args:
-        op: all but its first argument have defaults.
+        op: an op whose arguments after the first have defaults.
         device: XLA's.
     """
     x = torch.tensor([[torch.nan, 2.0, 3.0, 1.0, torch.nan, 1.0]])

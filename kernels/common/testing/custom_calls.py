@@ -1,4 +1,4 @@
-"""For the tests of ops: arguments on the device, and calls of a handler that pass by the op's checks in Python."""
+"""For the tests of ops: moves arguments to the device, and calls a handler without the op's checks in Python."""
 
 from collections.abc import Iterable
 
@@ -9,8 +9,8 @@ from pyxla.lowering.stablehlo import CustomCall, attributes, tensor_type
 
 
 def to_xla(arguments: dict) -> dict:
-    """The arguments on the device, arrived there: a handler's error is raised when the graph runs only if its operands
-    are there by then; else it stays in the result, and reading that ends the process."""
+    """The arguments on the device, after their transfers. Only if its operands have arrived is a handler's error raised
+    when the graph runs; otherwise the error stays in the result, and reading the result ends the process."""
     import torch_xla
 
     moved = {n: v.to(torch_xla.device()) if torch.is_tensor(v) else v for n, v in arguments.items()}
@@ -21,11 +21,11 @@ def to_xla(arguments: dict) -> dict:
 
 
 def call_handler(op: CustomOp, arguments: dict, more_results: Iterable[str] = ()) -> None:
-    """Runs a custom call of the op as some other program may build it, without a workspace; its result is thrown away.
+    """Runs a custom call of the op as another program may build it, without a workspace, and discards the result.
 
     Args:
-        arguments: on the device, as `to_xla` gives them.
-        more_results: types in MLIR of the results behind the first one, which is as the first tensor.
+        arguments: on the device, as `to_xla` returns them.
+        more_results: MLIR types of the results after the first one, which has the first tensor's type.
     """
     import torch_xla
 
@@ -41,4 +41,4 @@ def call_handler(op: CustomOp, arguments: dict, more_results: Iterable[str] = ()
     present = [t for t in operands if t is not None]
     result = torch_xla._XLAC._xla_user_computation("xla_gpu::test", present, call.computation())
     sync()
-    del result  # XLA leaves out what nobody holds
+    del result  # kept until here, because XLA skips a result that nobody holds
