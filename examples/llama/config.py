@@ -14,7 +14,7 @@ from pyxla import ArgumentError, PyxlaError
 from pyxla.errors import mismatch
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# Of the cache; None: the model's.
+# Dtypes of the cache; None: the model's.
 KV_CACHE_DTYPES = {"auto": None, "float8_e4m3fn": torch.float8_e4m3fn}
 
 
@@ -102,7 +102,7 @@ def read_config(folder: Path) -> LlamaConfig:
     except (OSError, ValueError) as error:
         raise PyxlaError(
             mismatch("llama", "config", f"a readable {path}", f"{type(error).__name__}: {error}"),
-            "the folder is to hold config.json and *.safetensors",
+            "the folder must contain config.json and *.safetensors",
         ) from error
     if not isinstance(values, dict):
         raise PyxlaError(mismatch("llama", "config", f"an object in {path}", type(values).__name__))
@@ -158,7 +158,7 @@ def parse_dtype(name: str, option: str = "dtype", known: Mapping[str, Any] = DTY
         known: the dtypes that the option accepts.
 
     Raises:
-        ArgumentError: it is none of these.
+        ArgumentError: the option accepts no dtype of this name.
     """
     if name not in known:
         raise ArgumentError(mismatch("llama", option, " or ".join(known), name))

@@ -121,11 +121,11 @@ class Llama(nn.Module):
     Args:
         config: its shape.
         dtype: of weights and activations; float32, bfloat16 or float16.
-        mesh: its axis "model" deals out heads and the MLP; None: one device.
-        fused: steps of few tokens call fused_decoder_layer between two attentions; only without a mesh, and where the
-            op takes dtype and shape. None: if it does, on a GPU that it has code for.
-        fused_rotary: they call fused_decoder_layer_rotary, which also rotates the next layer's queries and keys and
-            stores keys and values, where it takes head_dim and the cache is of `dtype`.
+        mesh: heads and the MLP are split over its axis "model"; None: one device.
+        fused: whether steps of few tokens call fused_decoder_layer between two attentions; only without a mesh, and
+            with a dtype and shape that the op takes. None: if these hold, on a GPU for which the op has code.
+        fused_rotary: whether these steps call fused_decoder_layer_rotary, which also rotates the next layer's queries
+            and keys and stores keys and values, if the op takes head_dim and the cache has `dtype`.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ def _weight(dtype: torch.dtype, *shape: int) -> nn.Parameter:
 
 
 def cos_sin_table(config: LlamaConfig) -> torch.Tensor:
-    """[max_position_embeddings, head_dim], float32: the cosines of all pairs, then the sines; formed in float64.
+    """[max_position_embeddings, head_dim], float32: the cosines of all pairs, then the sines; computed in float64.
 
     Source: Su et al., "RoFormer", 2021, arXiv:2104.09864; "llama3" scales it as the Llama 3.1 models do:
     "The Llama 3 Herd of Models", 2024, arXiv:2407.21783.

@@ -1,4 +1,4 @@
-"""The command: makes a model, serves its requests, and reports on the run."""
+"""The command: makes a model, serves the requests, and reports on the run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pyxla.inspection.profile import DeviceTimes, profiling
 from pyxla.nn import attention_mode
 from pyxla.testing import compilations
 
-# Tokens per request of the profiled run: the record of a whole long run would not fit into the profiler.
+# Tokens per request in the profiled run: the events of a long run would not fit into the profiler.
 PROFILED_TOKENS = 32
 
 
