@@ -1,4 +1,4 @@
-# `nix flake check`: what CI runs of the flake, without a GPU.
+# `nix flake check`: the checks of the flake that CI runs, without a GPU.
 { pkgs, packages, formatter, cpu, release, hasTorchXla }:
 let
   inherit (pkgs) lib;
@@ -32,7 +32,7 @@ in
   inherit (packages) docs;
   # Every library loads, its table is what its manifest says, and it needs nothing but glibc, libstdc++ and the driver.
   libraries = inCheckout "libraries" "devtool verify ${release}/lib";
-  # The ops' tests, on the libraries that Nix built; `devtool test --all` has the slow ones.
+  # The ops' tests, on the libraries that Nix built; `devtool test --all` runs the slow ones too.
   tests = inCheckout "tests" ''
     mkdir -p build/lib
     cp ${cpu.release}/lib/lib* build/lib/

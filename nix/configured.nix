@@ -1,5 +1,5 @@
-# What CMake finds out about the compilers, once: 3 s that every op would pay again. It moves to another build folder
-# without the lines that name this one or belong to the build of our own.
+# CMake's findings about the compilers, made once, because each op would spend 3 s on them. The lines that name this
+# build folder or belong to the project are removed, so that another build folder can use the rest.
 { pkgs, toolchain }:
 let
   description = builtins.path {

@@ -1,4 +1,4 @@
-# What the CUDA device needs beside the vendor's plugin: $out/lib/pyxla_pjrt_proxy.so and pyxla_set_device.so.
+# What the CUDA device needs in addition to the vendor's plugin: $out/lib/pyxla_pjrt_proxy.so and pyxla_set_device.so.
 { pkgs, toolchain, configured, version }:
 let
   source = builtins.path {

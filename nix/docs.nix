@@ -1,4 +1,4 @@
-# The documentation as pages, with what is read from the code; whatever is wrong with them is an error.
+# The documentation as pages, including those generated from the code; any mistake in them is an error.
 { pkgs, develop, toolchain, version }:
 let
   source = builtins.path { name = "pyxla-docs-source"; path = ../.; };

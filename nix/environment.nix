@@ -11,10 +11,10 @@ pkgs.gcc12Stdenv.mkDerivation {
   dontUnpack = true;
   dontStrip = true;
   nativeBuildInputs = [ python pkgs.autoPatchelfHook ];
-  # torch_xla's library wants libpython beside libstdc++, Triton's zlib; all want the driver where NixOS has it.
+  # torch_xla's library needs libpython and libstdc++, Triton's needs zlib; all need the driver, at NixOS's path.
   buildInputs = [ (lib.getLib pkgs.gcc12Stdenv.cc.cc) pkgs.zlib python ];
   appendRunpaths = [ "/run/opengl-driver/lib" ];
-  # The driver's library, what torch opens on other machines only, and what a wheel finds in another one's folder.
+  # Missing here: the driver's library, what torch opens only on other machines, what a wheel finds in another's folder.
   autoPatchelfIgnoreMissingDeps = [ "*" ];
 
   installPhase = ''

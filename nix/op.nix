@@ -5,7 +5,7 @@
 let
   inherit (pkgs) lib;
   folder = kernels + "/${op}";
-  # Paths of their own: only what is compiled of the op and the recipe enter the hash. Editing one op rebuilds that one.
+  # Separate paths: only the op's compiled files and the recipe enter the hash, so editing one op rebuilds only that.
   sourceOf = name: compiled: builtins.path {
     inherit name;
     path = kernels + "/${name}";
@@ -22,7 +22,7 @@ let
   isTriton = builtins.pathExists (folder + "/triton_kernels.py");
   description = folder + "/wrapped.json";
   wrapped = if builtins.pathExists description then builtins.fromJSON (builtins.readFile description) else { };
-  # In CUDA code alone.
+  # Only CUDA code includes the wheel's headers.
   headers = if cuda && wrapped ? wheel then wrappedWheel wrapped.wheel else null;
   sites = lib.optionals (isTriton && triton != null) [ triton ] ++ lib.optionals (headers != null) [ headers ];
 in
@@ -33,7 +33,7 @@ pkgs.gcc12Stdenv.mkDerivation {
   # What CMake wrote is the artefact: no stripping, no patching, the same bytes as `devtool build` writes.
   dontFixup = true;
   nativeBuildInputs = [ toolchain ];
-  # nixpkgs' linker would write its own folders into the library.
+  # Otherwise nixpkgs' linker would write its own folders into the library.
   NIX_DONT_SET_RPATH = "1";
   PYTHONPATH = lib.concatMapStringsSep ":" (site: "${site}/site") ([ toolchain ] ++ sites);
 

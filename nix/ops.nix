@@ -1,11 +1,11 @@
-# The names of the ops and their implementations: the folders of `kernels` that hold code. A name that cannot be one, or
-# code without the file that registers the op or names the one that is implemented, is an error.
+# The names of the ops and their implementations: the folders of `kernels` that hold code. An invalid name is an error,
+# and so is code without the file that registers the op or names the op that it implements.
 kernels:
 let
   entries = builtins.readDir kernels;
-  # Names that other packages of the flake have.
+  # Names of the flake's other packages.
   reserved = [ "default" "docs" "python" "wheel" "cmake" "common" ];
-  # A folder with an underscore holds what several ops share: headers and Python.
+  # A folder with an underscore holds headers and Python that several ops share.
   code = folder: if builtins.match "_.*" folder == null then ".*\\.(h|cuh|cc|cu|py)" else ".*\\.(cc|cu)";
   holdsCode = folder:
     builtins.any (file: builtins.match (code folder) file != null)

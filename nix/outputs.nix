@@ -4,7 +4,7 @@ let
   inherit (nixpkgs) lib;
   systems = [ "x86_64-linux" "aarch64-linux" ];
   overlay = final: prev: { pyxla = import ./scope.nix { pkgs = final; }; };
-  # nixpkgs is evaluated once per system; every output takes from here.
+  # nixpkgs is evaluated once per system, and every output uses the result.
   scopes = lib.genAttrs systems (system: (import nixpkgs {
     inherit system;
     overlays = [ overlay ];
@@ -14,7 +14,7 @@ let
 in
 {
   packages = perSystem (scope: scope.packages);
-  # The same without CUDA code: nix build .#cpu.rms_norm; and what ops are built with.
+  # The same packages without CUDA code: nix build .#cpu.rms_norm; and the tool chain that builds the ops.
   legacyPackages = perSystem (scope: { inherit (scope) toolchain; cpu = scope.cpu.packages // { inherit (scope.cpu) toolchain; }; });
   devShells = perSystem (scope: scope.shells);
   checks = perSystem (scope: scope.checks);
@@ -30,7 +30,7 @@ in
     default = kernel;
   };
   lib = {
-    # What that template calls: the packages of the op folders in `kernels`.
+    # Called by that template: the packages of the op folders in `kernels`.
     kernelPackages = { system, kernels, cuda ? true }:
       (scopes.${system} or (throw "flake: system: expected one of ${toString systems}, got ${system}")).packagesOf {
         inherit kernels cuda;

@@ -6,7 +6,7 @@ let
   system = pkgs.stdenv.hostPlatform.system;
   python = pkgs.python312;
   wheels = import ./wheels.nix { inherit pkgs python system; };
-  # torch_xla has no wheels for other systems; without it kernels still build.
+  # torch_xla has wheels only for x86-64; kernels build without it.
   hasTorchXla = wheels.sets.cpu ? torch-xla;
 
   environment = import ./environment.nix { inherit pkgs python wheels; };

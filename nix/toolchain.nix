@@ -1,6 +1,6 @@
 # What a kernel is built with, from the locked wheels: CMake, ninja, XLA's FFI headers and, with CUDA, nvcc. The same
-# bytes as in the .venv of someone without Nix. The C++ compiler is nixpkgs' GCC 12, as in Debian 12: a newer one would
-# ask for a libstdc++ that Ubuntu 22.04 does not have.
+# bytes as in the .venv of someone without Nix. The C++ compiler is nixpkgs' GCC 12, as in Debian 12: a newer one
+# would need a libstdc++ that Ubuntu 22.04 does not have.
 { pkgs, python, wheels, cuda }:
 let
   inherit (pkgs) lib;

@@ -1,5 +1,5 @@
-# Triton, for the ops whose device code is written in it: they alone are built anew for another version. null where the
-# lock has none: such an op then has no CUDA code.
+# Triton, for the ops whose device code is written in it: only they are rebuilt for another version. null if the lock
+# has no Triton: such an op then has no CUDA code.
 { pkgs, python, wheels }:
 let
   inherit (pkgs) lib;
@@ -12,7 +12,7 @@ pkgs.gcc12Stdenv.mkDerivation {
   dontStrip = true;
   nativeBuildInputs = [ python pkgs.autoPatchelfHook ];
   buildInputs = [ (lib.getLib pkgs.gcc12Stdenv.cc.cc) pkgs.zlib ];
-  # Its profilers, which look for the driver's libraries.
+  # Triton's profilers look for the driver's libraries.
   autoPatchelfIgnoreMissingDeps = [ "*" ];
   installPhase = ''
     ${wheels.link [ wheels.sets.dev.pip wheel ]}

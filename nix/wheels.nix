@@ -25,7 +25,7 @@ rec {
   # set -> package -> { file, path }
   sets = builtins.mapAttrs (_: builtins.mapAttrs (_: file: { inherit file; path = fetch file; })) files;
 
-  # A shell command that fills the folder $wheels with links of these packages' wheels under their own names.
+  # A shell command that fills the folder $wheels with links to these packages' wheels, under the wheels' names.
   link = packages: ''
     wheels=$NIX_BUILD_TOP/wheels
     mkdir -p $wheels

@@ -1,5 +1,5 @@
-# The wheel that an op's wrapped.json names, for its headers: a site folder for PYTHONPATH. null where the lock has none:
-# then CMake says what it looked for.
+# The wheel that an op's wrapped.json names, for its headers: a site folder for PYTHONPATH. null if the lock lacks the
+# wheel: then CMake says what it looked for.
 { pkgs, python, wheels }:
 name:
 let

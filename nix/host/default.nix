@@ -1,6 +1,6 @@
-# `import nixpkgs { system, config, overlays }` over the machine's own tool chain: bash, coreutils, g++ and Python of
+# `import nixpkgs { system, config, overlays }` with the machine's own tool chain: bash, coreutils, g++ and Python of
 # /usr. Builds run without a sandbox. Every derivation depends on the fingerprint of these tools (toolchain.json, which
-# `devtool nix` writes), so that another compiler builds anew.
+# `devtool nix` writes), so that another compiler causes a rebuild.
 { system ? builtins.currentSystem, config ? { }, overlays ? [ ], ... }:
 let
   lib = import ./lib.nix;
@@ -31,14 +31,14 @@ let
     cc.cc = hostTool "cc" [ "g++" "gcc" "c++" "cc" ];
   };
 
-  # Links of the machine's commands.
+  # Links to the machine's commands.
   hostTool = name: commands: mkDerivation {
     name = "host-${name}";
     buildCommand = "mkdir -p $out/bin\n" + lib.concatMapStringsSep "\n"
       (command: "ln -s $(command -v ${command}) $out/bin/${command}") commands;
   };
 
-  # What the machine needs nothing for.
+  # An empty package, for what the machine does not need.
   nothing = name: mkDerivation { name = "host-no-${name}"; buildCommand = "mkdir $out"; };
 
   packages = {
@@ -61,7 +61,7 @@ let
       name = "host-python-${tools.pythonVersion}";
       buildCommand = "mkdir -p $out/bin; ln -s ${tools.python} $out/bin/python3; ln -s python3 $out/bin/python";
     }) // {
-      # Of the machine: 3.11 or 3.12.
+      # The machine's: 3.11 or 3.12.
       inherit (tools) pythonVersion;
       interpreter = "${packages.python312}/bin/python3";
     };
@@ -79,7 +79,7 @@ let
         outputHashAlgo = "sha256";
         outputHash = hash;
         preferLocalBuild = true;
-        # The machine's own settings of pip and of its network.
+        # The machine's own settings of pip and the network.
         impureEnvVars = [
           "http_proxy" "https_proxy" "no_proxy" "HTTP_PROXY" "HTTPS_PROXY" "NO_PROXY" "SSL_CERT_FILE" "SSL_CERT_DIR"
           "PIP_CERT" "PIP_CONFIG_FILE" "PIP_INDEX_URL" "PIP_EXTRA_INDEX_URL" "PIP_FIND_LINKS" "PIP_NO_INDEX"
