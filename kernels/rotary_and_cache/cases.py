@@ -32,8 +32,8 @@ def arguments(
         rot_dim: d, if None.
         table_dtype: qkv's, if None.
         cache_dtype: qkv's, if None.
-        index_dtype: of positions and slots.
-        options: of `cache_and_slots`.
+        index_dtype: dtype of positions and slots.
+        options: keyword arguments of `cache_and_slots`.
     """
     count = heads[0] + 2 * heads[1]
     qkv = torch.randn(tokens, count, d, generator=generator) * torch.logspace(-1, 1, count)[:, None]
