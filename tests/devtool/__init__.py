@@ -1,1 +1,1 @@
-"""devtool: a folder for each package; the modules beside them here."""
+"""devtool: a folder for each of its packages; the tests of its single modules are here."""

@@ -72,7 +72,7 @@ OPS = "expected a folder of kernels/ (simple_add, tiny), got"
         ("biuld", f"devtool: {GENERAL} No such command 'biuld'", "devtool --help"),
         ("build --cuda maybe", f"devtool build: {GENERAL} Invalid value for '--cuda'", "devtool build --help"),
         ("new-op", f"devtool new-op: {GENERAL} Missing argument 'NAME'", "devtool new-op --help"),
-        *(  # options that select benches were accepted and did nothing
+        *(  # options that select benches would do nothing
             (f"bench --load x {more}", f"devtool bench: {GENERAL} --load shows a whole run", "devtool bench --help")
             for more in ("simple_add", "--case small", "--layer raw", "--list")
         ),
@@ -131,9 +131,9 @@ def test_reader_that_stops_early(tree):
     ids=["help", "new-op", "build-nothing-to-do"],
 )
 def test_short_commands_import_little(tree, arguments, packages):
-    """The cause of their speed; benchmarks/bench_devtool.py measures the speed itself.
+    """Few imports make them fast; benchmarks/bench_devtool.py measures the time.
 
-    This was a limit of processor time, which a busy machine exceeded.
+    This test has no limit of processor time, because a busy machine would exceed it.
     """
     result = tree.run(*arguments, PYTHONPROFILEIMPORTTIME="1")
     assert result.returncode == 0, result.stderr

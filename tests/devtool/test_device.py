@@ -1,4 +1,4 @@
-"""devtool.device: what `--device` picks."""
+"""devtool.device: the device that `--device` selects."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""devtool.files: where and how a file is written; and that commands check this before they work."""
+"""devtool.files: where and how a file is written, and that commands check this before they start their work."""
 
 import os
 import stat
@@ -31,7 +31,7 @@ def test_link_stays_a_link(tmp_path):
 
 
 def test_pipe_stays_a_pipe(tmp_path):
-    """Cause: the new file replaced the path itself: as root, /dev/stdout or /dev/null."""
+    """A new file must not replace the path itself: as root that could be /dev/stdout or /dev/null."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     said = []
@@ -62,7 +62,7 @@ def test_place_where_no_file_can_be(tmp_path, name, expected):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_commands_ask_before_they_work(tmp_path, monkeypatch, where, arguments):
-    """Cause: bench measured for minutes, then failed to write, and showed no table either."""
+    """Otherwise bench would measure for minutes, fail to write the file, and show no table."""
 
     def work(*arguments, **options):
         raise AssertionError("works before it knows that there is a place for the result")

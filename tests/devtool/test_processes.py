@@ -1,4 +1,4 @@
-"""Processes that devtool starts end with it, also those that a program in between does not signal."""
+"""Processes that devtool starts end with it, including those that a program in between does not signal."""
 
 import sys
 import time
@@ -8,7 +8,7 @@ import pytest
 
 from devtool.processes import run_lines
 
-# Like ninja and a command that started during Ctrl-C: it waits for a command that missed the signal.
+# Like ninja with a command that started during Ctrl-C: it waits for a command that missed the signal.
 WAITS = """import signal, subprocess, sys
 signal.signal(signal.SIGINT, lambda *_: None)
 command = subprocess.Popen([sys.executable, "-c", sys.argv[1]], process_group=0, stdout=subprocess.PIPE, text=True)
@@ -30,7 +30,7 @@ def runs(process: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "seconds"), [(HEARS, (0, 8)), (IS_DEAF, (10, 60))], ids=["told again", "killed"])
 def test_command_that_missed_the_interrupt(command, seconds):
-    """A second signal ends it and what waits for it; a process that ignores signals is killed after ten seconds."""
+    """A second signal ends it and its waiting parent; a process that ignores signals is killed after ten seconds."""
     started = []
 
     def interrupt(line: str) -> None:

@@ -1,1 +1,1 @@
-"""`devtool bench`: runs, and what is kept, compared and drawn of them."""
+"""`devtool bench`: its runs, and how they are saved, compared and plotted."""

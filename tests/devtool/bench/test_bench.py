@@ -25,7 +25,7 @@ WRONG = f"{OP} f32-3x1000"
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """A run of an op that is wrong at one size: its tree, stdout, stderr (a terminal), exit status, file."""
+    """A run of an op that is wrong at one size: its tree, stdout, stderr (a terminal), exit status and file."""
     tree = Tree(tmp_path_factory.mktemp("bench"))
     assert tree.run("new-op", OP).returncode == 0
     cases = tree.kernels / OP / "cases.py"
@@ -114,7 +114,7 @@ def test_kept_run_is_shown_drawn_and_compared_without_measuring(measured, tmp_pa
     again = tmp_path / "again.json"
     picture = tmp_path / "run.png"
     result = tree.run("bench", "--load", str(kept), "--json", str(again), "--plot", str(picture))
-    assert result.returncode == 1 and result.stdout == stdout  # its planted op is still wrong
+    assert result.returncode == 1 and result.stdout == stdout  # its op is still wrong
     assert json.loads(again.read_text()) == json.loads(kept.read_text())
     assert_is_picture(picture)
 

@@ -145,7 +145,7 @@ def test_too_few_samples_say_nothing():
 
 
 def test_interval_holds_the_ratio_as_often_as_it_says():
-    """Times with a long tail; the true ratio is 1.3 in each of 400 comparisons."""
+    """Times have a long tail; the true ratio is 1.3 in each of 400 comparisons."""
     generator = random.Random(0)
     sample = lambda factor: [factor * (1 + generator.expovariate(5)) for _ in range(20)]  # noqa: E731
     intervals = [shift(sample(1.0), sample(1.3)) for _ in range(400)]
@@ -272,7 +272,7 @@ def test_picture(tmp_path, cases):
 
 
 def test_picture_of_nothing(tmp_path):
-    """Every layer was refused."""
+    """Every case was refused, so no layer has times."""
     empty = document()
     empty["cases"] = [case | {"layers": [], "refused": "wrong"} for case in empty["cases"]]
     plot.plot_run(parse_run(empty), tmp_path / "run.png")

@@ -27,7 +27,7 @@ def shared(tmp_path_factory):
 
 @pytest.fixture
 def tree(shared):
-    """The same, with the sources as they were."""
+    """The shared tree with its original sources."""
     yield shared
     for folder in shared.kernels.iterdir():
         if folder.is_dir() and folder.name not in ("one", "two", "cmake", "common"):
@@ -38,7 +38,7 @@ def tree(shared):
 
 
 def processes_in(folder: Path) -> list[str]:
-    """Command lines that name the folder, of processes that run."""
+    """The command lines of running processes that name the folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -51,7 +51,7 @@ def processes_in(folder: Path) -> list[str]:
 
 
 class WaitingCompiler:
-    """An op whose compilation waits until it is released: its source includes a pipe without a writer."""
+    """An op whose compilation waits until it is released, because its source includes a pipe without a writer."""
 
     def __init__(self, tree: Tree, op: str):
         source = tree.tiny_op(op, f'#include "{op}/pipe.inc"\n{TINY}')
@@ -109,7 +109,7 @@ def test_clean_builds_anew(tree, ops):
 
 
 def test_another_compiler_configures_anew(tree, tmp_path):
-    """CMake keeps the compiler that it found first."""
+    """CMake by itself keeps the compiler that it found first."""
     wrapper = tmp_path / "my-g++"
     wrapper.write_text(f'#!/bin/sh\necho "$@" >>"{tmp_path}/calls"\nexec c++ "$@"\n')
     wrapper.chmod(0o755)
@@ -204,7 +204,7 @@ def test_interrupted_build_ends_its_children_and_the_next_one_works(tree, number
 
 
 def test_killed_build_ends_its_children_and_the_next_one_works(tree):
-    """Waits until no command is about to start: ninja may miss such a command, and no later signal would reach it."""
+    """The signal comes when no command is about to start: ninja could miss it, and no later signal would reach it."""
     compiler = WaitingCompiler(tree, "slow")
     child = tree.start("build", "slow")
     compiler.wait_until_it_reads()
@@ -249,7 +249,7 @@ def test_disk_that_takes_nothing(tmp_path, what):
 
 
 def test_disk_that_fills_up_while_compiling(tree):
-    """The compiler says it; devtool names the disk, not the source."""
+    """The compiler reports the full disk; devtool names the disk, not the source."""
     from devtool.building.build import _failure
 
     said = "/build/one_ffi.cc:1: fatal error: error writing to /build/x.s: No space left on device\n"

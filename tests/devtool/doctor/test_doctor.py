@@ -1,4 +1,4 @@
-"""`devtool doctor`: a run on this machine, a run where much is broken, and each failure separately."""
+"""`devtool doctor`: a run on this machine, a run in a broken tree, and each failure separately."""
 
 import ctypes
 import json
@@ -27,7 +27,7 @@ TOOLS = ("C++ compiler", "nvcc")
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
-    """The environment of a user who has set nothing; pytest's plugin makes XLA dump its modules."""
+    """The environment of a user who has set nothing, without XLA_FLAGS, which pytest's plugin sets."""
     for name in ("LD_PRELOAD", "XLA_FLAGS", "PYXLA_PJRT_PLUGIN", "CXX", "CUDACXX", "PYXLA_NIX_SHELL"):
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
@@ -62,7 +62,7 @@ def one(doctor: Doctor, check: str) -> Line:
 
 
 def with_torch() -> Doctor:
-    """Runs one check without those before it."""
+    """Runs one check without the earlier ones."""
     doctor = Doctor()
     doctor.lines["torch"] = Line("torch", OK, "")
     return doctor
@@ -164,7 +164,7 @@ def test_python_without_its_shared_library():
 
 
 def test_wheels_that_differ_from_the_lock(tmp_path):
-    """Names compare as pip compares them, versions too; what this Python does not need does not count."""
+    """Names and versions are compared as by pip; packages that this Python does not need are ignored."""
     click = python_checks.version_of("click")
     chosen = python_checks.wheel_set()
     lock, dev = tmp_path / f"{chosen}.txt", tmp_path / "dev.txt"
@@ -278,7 +278,7 @@ def test_preloaded_file_that_is_no_library(environment, tmp_path):
 
 
 def test_call_whose_numbers_are_wrong(environment, tmp_path):
-    """Preloaded: a foreign library, and a simple_add that subtracts but claims to be built from these sources."""
+    """A foreign library is preloaded, and a simple_add that subtracts but claims to be built from these sources."""
     source = (ROOT / "kernels/simple_add/simple_add_ffi.cc").read_text()
     assert source.count("+ scale *") == 1
     digest = source_digest(ROOT / "kernels", "simple_add")

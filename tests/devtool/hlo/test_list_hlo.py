@@ -79,7 +79,7 @@ def test_corrupt(tree, tmp_path, damage):
         if name == "other":
             tree.tiny_op("other")
         damaged.replace(tree.library(name))
-        library.with_suffix(".json").unlink()  # which would report the changed bytes first
+        library.with_suffix(".json").unlink()  # the manifest would report the changed bytes first
         entry = listed(tree)[name]
     finally:
         library.write_bytes(whole)
@@ -131,7 +131,7 @@ def test_hlo_of_an_op_without_cases(tree):
 
 
 def test_hlo_of_a_further_op_of_a_folder(tree):
-    """Its cases have their own list; its name does not contain the folder's."""
+    """Its cases are in a separate list, and its name does not contain the folder's name."""
     folder = tree.kernels / "simple_add"
     python, cases = (folder / name for name in ("simple_add.py", "cases.py"))
     texts = python.read_text(), cases.read_text()
@@ -265,7 +265,7 @@ def script(tmp_path, text: str):
 
 
 def test_hlo_of_a_script(tree, tmp_path):
-    """Its own output goes to stderr; XLA compiles nothing extra."""
+    """The script's own output goes to stderr; XLA compiles nothing extra."""
     path = script(tmp_path, SCRIPT + 'import os; os.system("echo said by a child")\n')
     result = tree.run("hlo", str(path), "--json", "--", "--epochs", "3", PJRT_DEVICE="CPU")
     assert result.returncode == 0, result.stderr
@@ -300,7 +300,7 @@ inner()
 
 
 def test_hlo_of_a_script_that_raises(tree, tmp_path):
-    """The traceback is that of `python script.py`, without a frame of devtool."""
+    """The traceback is the same as from `python script.py`, without frames of devtool."""
     path = script(tmp_path, RAISES)
     result = tree.run("hlo", str(path))
     assert result.returncode == 1 and result.stdout == ""

@@ -51,19 +51,19 @@ class Tree(devtool_tree.Tree):
         (folder / "index.html").write_text("".join(links))
 
     def environment(self, **changes: str) -> dict[str, str]:
-        """No index, none of the user's settings."""
+        """An environment without an index and without the user's settings."""
         kept = {name: value for name, value in super().environment().items() if not name.startswith("UV_")}
         ours = {"UV_OFFLINE": "1", "UV_NO_CONFIG": "1", "UV_DEFAULT_INDEX": self.wheels.as_uri()}
         return kept | ours | {"UV_CACHE_DIR": str(self.root / "cache")} | changes
 
     def lock(self, *arguments: str) -> list[str]:
-        """What `devtool lock` prints: the files that it changed."""
+        """The output of `devtool lock`: the files that it changed."""
         done = self.run("lock", *arguments)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 
     def fails(self, *arguments: str, **changes: str) -> str:
-        """Its errors; checks that it changed nothing."""
+        """The errors of `devtool lock`, which must have changed nothing."""
         before = self.files()
         done = self.run("lock", *arguments, **changes)
         assert (done.returncode, done.stdout) == (1, "") and "Traceback" not in done.stderr, done.stderr
@@ -160,7 +160,7 @@ def test_changed_list_changes_both_views(locked):
 
 
 def test_unchanged_lists_change_nothing(locked):
-    """Also when there are newer versions, and more files of a locked one."""
+    """This holds also when there are newer versions, and more files of a locked one."""
     before = locked.files()
     locked.wheel("alpha", "2.0")
     locked.wheel("alpha", tag="cp311-cp311-manylinux_2_28_x86_64", needs=ELSEWHERE)
@@ -192,7 +192,7 @@ def test_check_sees_a_nix_view_of_its_own(locked):
 
 
 def test_lists_without_a_solution_leave_all_as_it_was(locked):
-    """The first set has one, the last has none."""
+    """The first set has a solution, the last one has none."""
     locked.wheel("alpha", "2.0")
     locked.write("cpu", "alpha==2.0")
     locked.write("cuda13", "-r cpu.in\ngamma==7")
@@ -255,7 +255,7 @@ def test_bad_disk_leaves_all_as_it_was(tree, flags, size, message):
 
 
 def test_without_uv_it_says_so(tree):
-    """Run by the Python that made .venv, which has no uv."""
+    """It is run by the Python that made .venv, which has no uv."""
     command = [sys._base_executable, *tree.command("lock")[1:]]
     environment = tree.environment(PATH="")
     environment["PYTHONPATH"] += os.pathsep + sysconfig.get_path("purelib")

@@ -58,7 +58,7 @@ def test_sets_are_those_of_the_lists():
 @each_environment
 @pytest.mark.parametrize("name", SETS)
 def test_both_views_name_the_same_files(name, machine, python):
-    """Names, versions and hashes; on x86-64 every package of pip's has its wheel in Nix's."""
+    """Names, versions and hashes agree; on x86-64 every package in pip's view has its wheel in Nix's."""
     view, locked = nix_view(), pip_view(name, machine, python)
     wheels = view["environments"][f"{machine}-linux"][python][name]
     assert wheels.keys() == locked.keys() if machine == "x86_64" else wheels.keys() <= locked.keys()
@@ -110,7 +110,7 @@ def test_nix_view_is_sorted_and_names_no_host():
 
 @pytest.mark.parametrize("name", SETS)
 def test_locks_meet_their_lists(name):
-    """A list that was changed and not locked."""
+    """Fails if a list was changed without `devtool lock`."""
     locked = pip_view(name, "x86_64", "3.11")
     for line in (ROOT / f"requirements/{name}.in").read_text().splitlines():
         if line and not line.startswith(("#", "-r")):

@@ -1,4 +1,4 @@
-"""bin/devtool and setup_env.py on a small tree: real venvs, real pip and uv, real kills; only the wheels are tiny."""
+"""bin/devtool and setup_env.py in a small tree: real venvs, pip, uv and kills; only the wheels are tiny."""
 
 import contextlib
 import fcntl
@@ -22,7 +22,7 @@ from tests.small_tree import PYPROJECT, Tree, kill_alone, mounted, read_until, w
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Tree:
-    """A tree whose .venv is complete, also after each test."""
+    """A tree whose .venv is complete, before and after each test."""
     tree = Tree(tmp_path_factory.mktemp("made") / "a tree")
     tree.first_run = tree.works("list", "--x=a b")
     return tree
@@ -40,12 +40,12 @@ def test_first_call_installs_the_locks_and_runs_devtool(made):
     assert seen["installed"].items() >= {"tiny": "1.0", "devthing": "1.0", "pyxla": "0.1.0"}.items()
     assert "\n + devthing==1.0\n" in errors and "\n + tiny==1.0\n" in errors
     assert list(made.root.glob(".venv/lib/python3*/site-packages/__pycache__/tiny.*.pyc"))
-    # What was fetched stays for the next checkout.
+    # The fetched wheels stay for the next checkout.
     assert (made.root / ".cache/uv/CACHEDIR.TAG").exists()
 
 
 def test_second_call_takes_the_fast_path(made):
-    # A set-up would fail without a Python, and would say something.
+    # A set-up would fail without a Python and print an error.
     seen, errors = made.works("--help", PYXLA_PYTHON="/nonexistent")
     assert (seen["arguments"], errors) == (["--help"], "")
 
@@ -142,7 +142,7 @@ def test_two_at_once_share_one_set_up(tree):
 @pytest.mark.slow
 @pytest.mark.parametrize("tool", ["pip", "uv"])
 def test_wrong_hash_fails_and_is_not_complete(tree, tool):
-    """pip installs uv, uv the rest."""
+    """pip installs uv, and uv installs the rest."""
     wrong = (tree.tools["uv"] if tool == "pip" else tree.tools["pip"]).split(" ")[0] + f" --hash=sha256:{'0' * 64}\n"
     tree.lock("dev", wrong, *(tree.tools["uv"] for _ in range(tool == "uv")))
     errors = tree.fails()
@@ -156,7 +156,7 @@ def test_wrong_hash_fails_and_is_not_complete(tree, tool):
     ("tool", "message"), [("uv", "Hashes are required"), ("pip", "all requirements must have a hash")]
 )
 def test_lock_without_hash_is_refused(tree, tool, message):
-    """Also where the user tells uv otherwise."""
+    """It is refused even if the user's settings of uv allow it."""
     lines = {**tree.tools, tool: tree.tools[tool].split(" ")[0] + "\n"}
     tree.lock("dev", *lines.values())
     (tree.root / "uv.toml").write_text("[pip]\nrequire-hashes = false\nverify-hashes = false\n")
@@ -194,7 +194,7 @@ def test_lock_without_uv_is_named(tree):
 
 @pytest.mark.slow
 def test_mirror_that_pip_alone_was_told_of_is_uvs_too(tree):
-    """In a file: an index, and one more; none of them knows all packages."""
+    """pip's configuration file names an index and an extra one; neither has all packages."""
     for name in ("first", "second"):
         (tree.root / name).mkdir()
     for path in tree.wheels.glob("*.whl"):

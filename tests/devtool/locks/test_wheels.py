@@ -64,7 +64,7 @@ def test_best_wheel_has_the_first_tag_and_then_the_last_build(files, data):
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_markers_are_evaluated_for_the_environment_not_for_this_one(python):
-    """Every variable is set, so that the machine that makes the lock has no influence."""
+    """Every variable is set, so that the machine that makes the lock does not matter."""
     environment = marker_environment("aarch64-linux", python)
     assert environment.keys() == default_environment().keys()
     assert (environment["platform_machine"], environment["python_version"]) == ("aarch64", python)

@@ -1,1 +1,1 @@
-"""What test runs and benches leave on record."""
+"""The records of test runs and benches."""

@@ -175,7 +175,7 @@ def test_check_records_the_worst_element_and_what_it_may_be_off():
         del op_checks.RECORDS[count:]
     wide = third.double() * 3
     errors = (wide.bfloat16().double() - wide).abs()
-    # A unit in the last place of bfloat16 is 2^-7 of the power of two below, beside 16 roundings of the largest value.
+    # One unit in the last place of bfloat16, 2^-7 of the power of two below, plus 16 roundings of the largest value.
     allowed = 2.0 ** (wide.abs().log2().floor() - 7) + 16 * 2.0**-23 * wide.max()
     worst = int((errors / allowed).argmax())
     assert record["error"] == errors[worst] and record["allowed"] == pytest.approx(allowed[worst].item(), rel=1e-12)
@@ -202,7 +202,7 @@ def test_check_that_fails_records_why():
     ("device_type", "at_run_time", "passes"), [("CUDA", True, True), ("CUDA", False, False), ("CPU", True, False)]
 )
 def test_only_cuda_may_take_what_only_the_data_shows(monkeypatch, device_type, at_run_time, passes):
-    """CUDA handlers cannot raise for data: the tests of every op with such bad inputs failed there."""
+    """CUDA handlers cannot raise for wrong data, so the tests of every op with such bad inputs would fail there."""
     from pyxla_kernels.simple_add.simple_add import simple_add
 
     def op(a, b):
@@ -221,7 +221,7 @@ def test_only_cuda_may_take_what_only_the_data_shows(monkeypatch, device_type, a
 
 @pytest.mark.parametrize(("copy", "matrix"), [(1e10, 1e11), (1e6, 1e5), (1e13, 1e15)])
 def test_roofline_holds_all_marks_whatever_the_rates(copy, matrix):
-    """A busy machine can measure rates below those that a kernel reaches a second later."""
+    """A busy machine can measure rates below those that a kernel reaches one second later."""
     document = bench_run.document()
     document["rates"]["copy"]["per_second"], document["rates"]["matrix"]["per_second"] = copy, matrix
     plot = plots.roofline(bench_run.parse_run(document), "label")
@@ -233,7 +233,7 @@ def test_roofline_holds_all_marks_whatever_the_rates(copy, matrix):
     ("dtype", "device_type", "allowed"),
     [
         (torch.bfloat16, "CUDA", 512),
-        (torch.float32, "CUDA", 16),  # such as a log-sum-exp next to a result of 16 bits
+        (torch.float32, "CUDA", 16),  # such as a log-sum-exp in addition to a result of 16 bits
         (torch.bfloat16, "CPU", 16),
     ],
 )
@@ -244,7 +244,7 @@ def test_a_gpu_may_round_more_in_a_result_of_16_bits_alone(dtype, device_type, a
 
 
 def test_a_worker_of_xdist_has_its_own_folder_of_modules(monkeypatch):
-    """It starts with its parent's XLA_FLAGS; XLA uses the last of two folders."""
+    """It starts with its parent's XLA_FLAGS, and XLA uses the last of two folders."""
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/parents --xla_dump_hlo_as_text")
     monkeypatch.setenv("PJRT_DEVICE", "CPU")
     for workerinput, is_own in ((None, False), ({}, True)):
@@ -262,7 +262,7 @@ def test_a_worker_of_xdist_has_its_own_folder_of_modules(monkeypatch):
     ("key", "value"), [("rounds", math.inf), ("bytes", -1), ("bytes", math.inf), ("operations", 1.5)], ids=str
 )
 def test_bench_with_an_impossible_number_is_no_record(kernels, key, value):
-    """Cause: OverflowError and "math domain error" ended devtool report as a whole."""
+    """OverflowError or "math domain error" must not end `devtool report`."""
     document = bench_run.document()
     (document if key in document else document["cases"][0])[key] = value
     path = store.folder() / "bench/run.json"
@@ -273,7 +273,7 @@ def test_bench_with_an_impossible_number_is_no_record(kernels, key, value):
 
 
 def test_bench_that_moves_nothing_is_shown_and_drawn(tmp_path):
-    """An input without elements: operations per byte are not a number, which broke the page and the plot."""
+    """For an input without elements the operations per byte are NaN, which must not break the page or the plot."""
     document = bench_run.document()
     document["cases"][0]["bytes"] = 0
     run = bench_run.parse_run(document)

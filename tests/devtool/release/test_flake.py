@@ -154,7 +154,7 @@ def test_without_the_tools_of_the_machine(copy):
 
 @needs_nix
 def test_wheel_with_another_hash(copy):
-    """The build stops at a file that differs from the lock. Needs the package index, as every set-up does."""
+    """The build stops at a file that differs from the lock. This test needs the package index, like every set-up."""
     path = copy.root / "nix/wheels.json"
     lock = json.loads(path.read_text())
     name = next(name for name in lock["hashes"] if name.startswith("iniconfig-"))
@@ -195,7 +195,7 @@ def test_cache_example_of_the_guide(copy, tmp_path):
     assert result.stdout.split() == ["libsimple_add.json", "libsimple_add.so"]
 
 
-# The names that the flake uses of nixpkgs
+# The names of nixpkgs that the flake uses
 
 
 def used_names(prefix: str) -> set[str]:
@@ -205,7 +205,7 @@ def used_names(prefix: str) -> set[str]:
 
 
 def test_surface_of_nixpkgs_is_listed():
-    """nix/host/surface.json was compared with the real nixpkgs; a new name needs that comparison again."""
+    """nix/host/surface.json was compared with the real nixpkgs; a new name must be compared too."""
     surface = json.loads((ROOT / "nix/host/surface.json").read_text())
     assert used_names("lib") == set(surface["lib"])
     assert set(surface["lib"]) <= set((ROOT / "nix/host/nixpkgs-lib.txt").read_text().split())

@@ -1,4 +1,4 @@
-"""`devtool nix`: which nix, and which nixpkgs."""
+"""`devtool nix`: which nix and which nixpkgs it uses."""
 
 import os
 import shutil

@@ -53,7 +53,7 @@ def source_archive(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(source_archive, tmp_path_factory) -> Path:
-    """Built from the archive, so that a missing file shows; only host code, which the script calls."""
+    """Built from the archive, so that a missing file shows; with host code only, which is what the script calls."""
     folder = tmp_path_factory.mktemp("wheel")
     options = ("--no-build-isolation", "--no-deps", "--no-index", "-w", folder)
     environment = {**os.environ, "CMAKE_ARGS": "-DPYXLA_CUDA=OFF"}
@@ -140,8 +140,8 @@ def test_installed_wheel_works_without_the_checkout(wheel, tmp_path):
     venv.create(clean, symlinks=True)
     python = clean / "bin/python"
     run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel)
-    # The locked wheels of this environment, without another 7 GB. A .pth file in there, such as that of the
-    # editable install, is not read: the checkout stays out of sight.
+    # The locked wheels of this environment, without another 7 GB. Its .pth files, such as that of the editable
+    # install, are not read, so the checkout cannot be imported.
     site = next(clean.glob("lib/python3*/site-packages"))
     (site / "locked.pth").write_text(sysconfig.get_path("purelib"))
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "LD_PRELOAD")}
@@ -169,7 +169,7 @@ def test_locks_agree_where_they_overlap():
 
 
 def test_cuda_lock_gives_each_shared_file_one_owner():
-    """Both wheels of a pair contain libcudnn.so.9, or libnccl.so.2: the one installed last would win."""
+    """Both wheels of a pair contain libcudnn.so.9 or libnccl.so.2, and the one installed last would win."""
     lock = (ROOT / "requirements/cuda13.txt").read_text()
     for library in ("cudnn", "nccl"):
         assert re.findall(rf"^nvidia-{library}-\w+==", lock, re.MULTILINE) == [f"nvidia-{library}-cu13=="]

@@ -52,7 +52,7 @@ def inputs(**changes):
 
 
 def arrays(path):
-    """The contents of a file, which is closed again: otherwise another test would close it, with a warning."""
+    """The contents of a file. Closes the file; otherwise another test would, with a warning."""
     with numpy.load(path) as file:
         return dict(file)
 
@@ -74,7 +74,7 @@ def test_inputs_and_outputs_as_files(artifact, run):
 
 
 def test_outputs_may_be_inputs_again(artifact, run):
-    """Values saved as bits are read as bits."""
+    """Values that were saved as bits are read as bits."""
     assert run(artifact, "--random", "5", "--output", "out.npz").exit_code == 0
     out = arrays("out.npz")
     numpy.savez("in.npz", **inputs(x=out["result.0"], y=out["result.1"], counter=out["counter"]))
@@ -84,7 +84,7 @@ def test_outputs_may_be_inputs_again(artifact, run):
 
 
 def test_outputs_named_like_parameters_of_savez(run):
-    """numpy.savez(file, **arrays) raised, and left out what is named allow_pickle."""
+    """numpy.savez(file, **arrays) would raise, and would omit an array named allow_pickle."""
 
     def fn(file, allow_pickle):
         file.add_(1)
@@ -161,7 +161,7 @@ def test_an_input_file_that_is_none(artifact, run, tmp_path, content):
         (tmp_path / "array.npy").replace(path)
     elif content is None:
         path.unlink()
-    elif content == "packed":  # by method 99, says the directory
+    elif content == "packed":  # compressed with method 99, according to the directory
         data = bytearray(path.read_bytes())
         data[data.index(b"PK\x01\x02") + 10] = 99
         path.write_bytes(data)
@@ -222,7 +222,7 @@ def test_another_library(artifact, run, monkeypatch):
 
 
 def test_an_error_of_the_handler(run, tmp_path):
-    """An error in the data: a slot beyond the cache."""
+    """The data has a slot beyond the cache."""
     op = torch.ops.xla_gpu.reshape_and_cache
     from pyxla_kernels.reshape_and_cache.cases import BAD_INPUTS
 
@@ -238,7 +238,7 @@ def test_an_error_of_the_handler(run, tmp_path):
 
 
 def test_as_a_command(artifact, tmp_path):
-    """In a process of its own, as a user calls it, without the test's preloaded libraries."""
+    """In its own process, as a user calls it, without the test's preloaded libraries."""
     environment = {n: v for n, v in os.environ.items() if n not in ("LD_PRELOAD", "XLA_FLAGS", "PJRT_DEVICE")}
     command = [sys.executable, "-P", "-m", "devtool", "run-artifact", artifact, "--device", "cpu", "--json"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)

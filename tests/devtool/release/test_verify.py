@@ -123,7 +123,7 @@ def test_sources_that_changed(library, tmp_path, monkeypatch):
 
 
 def test_changed_library(library):
-    """Its table is not read, because that would run its code."""
+    """The op table is not read, because that would run the library's code."""
     expected = file_digest(library)[:12]
     library.write_bytes(library.read_bytes() + b"x")
     assert differences(library) == [

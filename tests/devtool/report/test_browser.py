@@ -147,7 +147,7 @@ def test_keys_skip_fold_and_scroll(show):
     box = browser.find_element("css selector", "#summary .scroll")
     browser.execute_script("arguments[0].focus()", box)
     ActionChains(browser).send_keys(Keys.ARROW_RIGHT).perform()
-    # The browser scrolls smoothly, and when it has the time.
+    # The browser scrolls smoothly and at its own pace.
     WebDriverWait(browser, 10).until(lambda b: b.execute_script("return arguments[0].scrollLeft", box) > 0)
 
 

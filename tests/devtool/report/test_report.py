@@ -65,7 +65,7 @@ def test_test_table_is_the_record(report_page, text):
     assert {check["check"] for check in record["checks"]} == set(COLUMNS.values())
     for row, (case, checks) in zip(rows, cases.items(), strict=True):
         worst = max((c for c in checks if "share" in c), key=lambda c: c["share"])
-        ran = {c["check"] for c in checks}  # all of them for the first case of a form, else these two
+        ran = {c["check"] for c in checks}  # all checks for the first case of a form, otherwise these two
         assert {"raw", "lazy"} <= ran
         assert row[0].startswith(case) and row[0].endswith(checks[0]["why"])
         assert row[1:7] == ["ok" if check in ran else "\N{EN DASH}" for check in COLUMNS.values()]
@@ -232,5 +232,5 @@ def test_interrupt_ends_what_it_started(report_page):
 
 
 def test_page_takes_few_seconds(report_page):
-    """Processor time of three processes, as two ops end theirs or have none: torch_xla is imported twice."""
+    """The processor time of three processes, because two ops end theirs or have none: torch_xla is imported twice."""
     assert report_page.seconds < 45

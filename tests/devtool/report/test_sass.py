@@ -1,4 +1,4 @@
-"""What `devtool report` reads from machine code, compared with ptxas and the ELF file for the same kernels."""
+"""The figures that `devtool report` reads from machine code, compared with ptxas and the ELF file."""
 
 import io
 import re
@@ -47,7 +47,7 @@ PTX = """
 
 
 def assemble(folder: Path, architecture: str) -> tuple[Path, Path, str]:
-    """A cubin of the two kernels, the same in a library's container, and ptxas' output for them."""
+    """A cubin of the two kernels, the same cubin in a library's container, and ptxas' output for it."""
     source, cubin, container = folder / "k.ptx", folder / "k.cubin", folder / "k.fatbin"
     source.write_text(PTX.format(architecture=architecture))
     ptxas = Path(find_cuobjdump() or "").parent / "ptxas"
@@ -63,7 +63,7 @@ def assemble(folder: Path, architecture: str) -> tuple[Path, Path, str]:
 
 
 def instructions(cubin: Path, symbol: str) -> int:
-    """The number of its 16-byte instructions that are not a NOP (an opcode whose low bits are 0x918)."""
+    """The number of 16-byte instructions other than NOP (an opcode whose low bits are 0x918)."""
     section = ELFFile(io.BytesIO(cubin.read_bytes())).get_section_by_name(f".text.{symbol}")
     opcodes = [word & 0xFFF for word, _ in struct.iter_unpack("<QQ", section.data())]
     return sum(opcode != 0x918 for opcode in opcodes)
@@ -89,7 +89,7 @@ def test_figures_are_those_of_ptxas(tmp_path, architecture):
 
 
 def test_kernels_of_one_name_are_several(tmp_path):
-    """Triton's: a function compiled many times, each into an ELF file of its own with the same symbol."""
+    """Triton compiles a function many times, each time into a separate ELF file with the same symbol."""
     _, container, _ = assemble(tmp_path, "sm_80")
     header, entry = container.read_bytes()[:16], container.read_bytes()[16:]
     magic, version, size, length = struct.unpack("<IHHQ", header)

@@ -1,4 +1,4 @@
-"""`devtool new-op` for an op that exists: another implementation of it, beside the op in every command."""
+"""`devtool new-op` for an existing op writes another implementation, which every command shows with the op."""
 
 import json
 import re
@@ -41,7 +41,7 @@ def test_passes_at_once_and_has_a_row_beside_the_op(tested):
     assert tested.returncode == 0, tested.stdout[-4000:] + tested.stderr
     rows = {words[0]: words[1:] for words in map(str.split, tested.stdout.splitlines()) if words[2:8] == ["ok"] * 6}
     assert list(rows) == ["simple_add", "simple_add.cuda", "simple_add.triton"]
-    # On the CPU a case of each dtype: its host code is the op's.
+    # On the CPU one case of each dtype is enough, because the host code is the op's.
     assert int(rows["simple_add.cuda"][0]) == int(rows["simple_add.triton"][0]) < int(rows["simple_add"][0])
 
 

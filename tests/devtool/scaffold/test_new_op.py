@@ -1,4 +1,4 @@
-"""`devtool new-op`: names, all or nothing, and that its folder builds, passes, and fails after a change."""
+"""`devtool new-op`: names; all files or none; its folder builds, passes its tests, and fails them after a change."""
 
 import json
 import re
@@ -165,7 +165,7 @@ def words_of(folder: Path) -> list[str]:
     words = set()
     for path in folder.iterdir():
         if path.name == "cases.py" or path.name.startswith("test_"):
-            continue  # There the arguments' names are strings.
+            continue  # In this file the arguments' names are strings.
         comment = r"#.*" if path.suffix == ".py" else r"//.*|^#\s*include.*"
         text = re.sub(rf'{comment}|"""(.|\n)*?"""|"[^"\n]*"', "", path.read_text(), flags=re.MULTILINE)
         words |= set(re.findall(r"\b[a-z]\w*\b", text))
@@ -174,7 +174,7 @@ def words_of(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A tree with an op for each schema; and `names`, whose arguments have names that the templates use."""
+    """A tree with an op for each schema, and `names`, whose arguments have names that the templates use."""
     tree = Tree(tmp_path_factory.mktemp("written"))
     for name, schema in SCHEMAS.items():
         new_op(tree, name, schema)
@@ -189,7 +189,7 @@ def written(tmp_path_factory):
 @pytest.fixture(scope="module")
 def tested(written):
     """The results of these ops' tests: one run, because most of its time is torch's import."""
-    # Every case lazily; the other checks where schemas differ, not sizes. One case of `names`: it has many arguments.
+    # Every case lazily; the other checks where schemas differ, not sizes; one case of `names`: it has many arguments.
     rest = "bad_input or f32-3x5 or bf16-3x5 or absent or other"
     select = f"(not test_names and (check_lazy or {rest})) or (test_names and f32-3x5)"
     return written.run("test", *SCHEMAS, "names", "--all", "--", "-k", select)
@@ -225,7 +225,7 @@ def test_pytests_own_summary_stays_in_the_output(tested):
 
 @pytest.mark.slow
 def test_python_function_has_the_schema(written, tested):
-    """torch infers from the annotations the schema that the author asked for."""
+    """From the annotations torch infers the schema that the author requested."""
     script = (
         "import json, torch, pyxla\n"
         f"names = {list(SCHEMAS)}\n"
@@ -290,7 +290,7 @@ def test_changed_line_fails_the_test(changed, name):
 
 
 def test_names_that_the_build_has_already_are_refused():
-    """An op named set_device broke CMake; for one named triton_kernels, Triton's file overwrote its Python file."""
+    """An op named set_device would break CMake; for triton_kernels, Triton's file would overwrite the Python file."""
     targets = re.findall(r"add_library\((\w+)", "".join(p.read_text() for p in ROOT.glob("pyxla/*/CMakeLists.txt")))
     packages = re.search(r"reserved = \[(.*)\];", (ROOT / "nix/ops.nix").read_text())[1]
     files = [path.name.partition(".")[0] for path in ROOT.glob("devtool/scaffold/template/*/[a-z]*.py.jinja")]

@@ -1,4 +1,4 @@
-"""The schema parser of `devtool new-op`: what it accepts and rejects, where it points, and that torch agrees."""
+"""The schema parser of `devtool new-op`: what it accepts, as torch does, what it rejects, and where it points."""
 
 import string
 
@@ -47,7 +47,7 @@ def test_reads_results_and_odd_spacing(text, results):
     assert parse_schema(text).results == results
 
 
-# In each text the mistake is between « and »; an empty place is before the next character.
+# In each text « and » enclose the mistake; if they enclose nothing, it is before the next character.
 MISTAKES = [
     ("«»", "'('", "the end"),
     ("(Tensor x«»", "')' or ',' or '='", "the end"),
@@ -111,7 +111,7 @@ def test_points_at_the_mistake(marked, expected, got):
 @pytest.mark.parametrize(("kind", "expected"), [("int", "a 64-bit integer"), ("float", "a number")])
 @pytest.mark.parametrize("digits", [400, 5000])
 def test_number_of_many_digits(kind, expected, digits):
-    """Python's int reads at most 4300 digits, and its float no int of more than 309."""
+    """Python's int reads at most 4300 digits, and its float takes no int of more than 309."""
     with pytest.raises(DevtoolError, match=f"expected {expected} as the default of type {kind}, got 999"):
         parse_schema(f"(Tensor x, {kind} y={'9' * digits}) -> Tensor")
 

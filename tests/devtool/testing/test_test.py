@@ -106,14 +106,14 @@ def test_arguments_for_pytest_need_no_op():
 @pytest.mark.slow
 @pytest.mark.parametrize(("options", "raw"), [([], False), (["--raw"], True)])
 def test_files_for_pytest_take_the_place_of_all_tests(tree, options, raw):
-    """Without OP all tests run: in kernels/ those of two ops, and with --raw nothing else."""
+    """Without OP and files, all tests run: the project's and those of two ops; with --raw only those of the ops."""
     write_test(tree, RAW.replace("assert 0", "pass"))
     other = tree.root / "tests/test_other.py"
     other.parent.mkdir(exist_ok=True)
     other.write_text("def test_of_the_project(): pass\n")
     named = tree.run("test", "--device", "cpu", *options, "--", "kernels/tiny/test_tiny.py")
     assert named.stdout.splitlines()[-1] == f"{1 if raw else 3} passed, 0 failed, 0 skipped"
-    everything = tree.run("test", "--device", "cpu", "-n", "1", *options)  # which names the files
+    everything = tree.run("test", "--device", "cpu", "-n", "1", *options)  # the message that names the files
     # simple_add's tests on XLA need a larger checkout.
     files = ["tests/test_other.py", "kernels/simple_add/test_simple_add.py", "kernels/tiny/test_tiny.py"]
     assert [file for file in files if f"\n{file} " in everything.stdout] == files[1 if raw else 0 :]
@@ -138,7 +138,7 @@ def test_raw_makes_the_raw_calls_and_nothing_else(tree):
 
 
 def test_tests_of_an_op_on_the_cpu_compile_no_cuda_code_of_their_own_accord(tree):
-    """A CUDA compiler that is named and not there stops every build that wants it."""
+    """A CUDA compiler that is named but missing would stop every build that needs it."""
     wanted = {"PYXLA_CUDA": "auto", "CUDACXX": "/no/such/nvcc"}
     write_test(tree, "def test_it(): pass")
     named, everything = (tree.run("test", "--device", "cpu", *op, **wanted) for op in (["tiny"], []))
@@ -191,7 +191,7 @@ def test_crash_is_named(tree):
 
 
 def test_crash_behind_the_last_test_is_named(tree):
-    """The damage of a write out of bounds may show only when the process ends."""
+    """A write out of bounds may cause the crash only when the process ends."""
     write_test(tree, "import atexit, os\natexit.register(os.abort)\ndef test_passes(): pass\n")
     result = tree.run("test", "tiny")
     assert result.returncode == 1
@@ -211,7 +211,7 @@ def test_failed_build_runs_no_test(tree):
 
 @pytest.mark.parametrize("to", ["devtool", "group"])
 def test_interrupt(tree, to):
-    """Ctrl-C reaches devtool and pytest; `kill` reaches devtool alone."""
+    """Ctrl-C reaches devtool and pytest; `kill` reaches only devtool."""
     started = tree.root / "started"
     started.unlink(missing_ok=True)
     write_test(
@@ -249,7 +249,7 @@ def test_write_past_the_end_is_found(tree):
 
 
 def test_table_fits_80_columns_and_cuts_no_word(capsys, monkeypatch):
-    """With the longest name of an op or implementation here."""
+    """Checked with the longest name of an op or implementation in this checkout."""
     monkeypatch.setenv("COLUMNS", "80")
     names = ["fused_decoder_layer_rotary", "paged_attention.flashinfer"]
     kept = {"case": "a", "ok": True, "share": 1.0, "recompiles": 0}

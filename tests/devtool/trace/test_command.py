@@ -67,7 +67,7 @@ def traced(tmp_path_factory):
 
 
 def test_the_script_runs_as_without_trace(traced):
-    """The same arguments, output and exit status; equal counts of compilations, executions, frames and graph breaks."""
+    """The same arguments, output, exit status, and counts of compilations, executions, frames and graph breaks."""
     plain = run(traced.script.parent, "script.py", "one", "--json", "two")
     assert re.search(r"\['one', '--json', 'two'\] \d+ \d+\n$", plain.stdout)
     assert traced.done.stdout == plain.stdout
@@ -128,12 +128,12 @@ def test_an_op_on_the_cpu(traced):
     assert (entry["op"], entry["count"]) == ("aten::linalg_eig", 1)
     assert [place["line"] for place in entry["places"]] == [traced.line("fallback")]
     assert traced.advice("fallback") == [traced.line("fallback")]
-    # Its copy to the host is no read of the script's.
+    # The copy to the host that it makes is not a read by the script.
     assert traced.at("host_reads", "fallback") == []
 
 
 def test_a_graph_break(traced):
-    """Once per compilation of the function: dynamo compiles it again for the second shape, and says why."""
+    """It is reported once per compilation: dynamo compiles the function again for the second shape, and says why."""
     (entry,) = traced.at("graph_breaks", "break")
     assert entry["count"] == 2 and "print" in entry["place"]["source"]
     (item,) = traced.at("graph_breaks", "item in a compiled function")
@@ -160,7 +160,7 @@ def test_times(traced):
 
 
 def test_times_per_op(traced):
-    """The calls of the script; the profile adds neither compilations nor executions."""
+    """The report counts the script's calls; the profile adds neither compilations nor executions."""
     times = traced.report["device_time"]
     calls = {entry["op"]: entry["calls"] for entry in times["ops"]}
     assert calls["simple_add"] == 2 and calls["the rest of XLA"] > 20
@@ -197,7 +197,7 @@ def test_a_clean_loop_gets_no_advice(clean):
 
 
 def test_a_script_that_raises(tmp_path):
-    """Its traceback is the same as without trace, although a replaced method is in between; the report follows."""
+    """Its traceback is the same as without trace, although a replaced method is in between; the report follows it."""
     script = """
         import torch
         import torch_xla

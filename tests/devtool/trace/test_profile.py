@@ -1,4 +1,4 @@
-"""`devtool trace`: XLA's profile in scripts that fork, profile themselves or run for long; torch_xla in any folder."""
+"""`devtool trace`: XLA's profile in scripts that fork, profile themselves or run long; torch_xla in any folder."""
 
 import os
 from importlib.util import find_spec
@@ -61,7 +61,7 @@ def test_a_long_run_is_recorded_for_a_while(tmp_path):
 
 
 def test_torch_xla_in_any_folder(tmp_path, monkeypatch):
-    """Cause: the place of a sync was torch_xla's own line. Without a profile everything else is reported."""
+    """A sync must not be shown at torch_xla's own line. Without a profile, everything else is reported."""
     (tmp_path / "some").mkdir()
     (tmp_path / "some/torch_xla").symlink_to(find_spec("torch_xla").submodule_search_locations[0])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "some"), os.environ.get("PYTHONPATH", "")]))
