@@ -50,7 +50,7 @@ def theirs(weights):
 
 
 def prompts():
-    """Prompts of one token, of one chunk and of several; the last two share four blocks and one with the longest."""
+    """Prompts of one token, one chunk and several chunks; the last two share four blocks, and one with the longest."""
     numbers = random.Random(0)
     made = [[numbers.randrange(256) for _ in range(length)] for length in (5, 70, 1, 33, 120, 17)]
     return [*made, [*made[4][:70], 7], made[4][:17]]
@@ -63,7 +63,7 @@ def engine_of(model, mode, **changes):
 
 @MODES
 def test_greedy_tokens_are_those_of_transformers(mode, model, theirs):
-    """200 tokens: each is the likeliest after the prompt and the tokens before it, by transformers' logits."""
+    """Each of 200 tokens is the likeliest after the prompt and the tokens before it, by transformers' logits."""
     engine = engine_of(model, mode)
     outputs = engine.generate([Request(prompt, 200) for prompt in prompts()])
     assert engine.scheduler.shared_tokens >= 48
@@ -71,14 +71,14 @@ def test_greedy_tokens_are_those_of_transformers(mode, model, theirs):
         assert len(output) == 200 and len(set(output)) > 90
         expected = logits(theirs, prompt + output)[len(prompt) - 1 : -1]
         first, second = expected.topk(2).values.unbind(-1)
-        # Both sides round: if the two likeliest were nearer than that, their order would mean nothing.
+        # Both sides round: if the two likeliest were closer than this, their order would mean nothing.
         assert (first - second).min() > 1e-3
         assert output == expected.argmax(-1).tolist()
     assert engine.cache.free_blocks == engine.cache.num_blocks
 
 
 def test_greedy_tokens_are_those_that_transformers_generates(model, theirs):
-    """The same with transformers' own generation and cache."""
+    """The same tokens as transformers' own generation with its cache."""
     prompt = prompts()[0]
     expected = theirs.generate(
         torch.tensor([prompt]),
@@ -116,9 +116,9 @@ def our_logits(*arguments):
 def test_logits_in_bfloat16(deviation):
     """Compared with transformers in float64 with the same bfloat16 weights.
 
-    With weights as Hugging Face draws them (deviation 0.02) logits reach 0.7, and their mean error is below 1e-3. No
-    largest error could be: to round a logit of 0.5 to bfloat16 changes it by up to 2e-3. With weights that make
-    attention matter logits reach 9, so the measure is what transformers itself loses in bfloat16.
+    With weights as Hugging Face draws them (deviation 0.02) logits reach 0.7, and their mean error is below 1e-3. The
+    largest error cannot be below that: rounding a logit of 0.5 to bfloat16 changes it by up to 2e-3. With weights that
+    make attention matter logits reach 9, so the limit is the error of transformers itself in bfloat16.
     """
     config = dataclasses.replace(TINY, initializer_range=deviation)
     weights = tensors(config, torch.bfloat16)
@@ -135,7 +135,7 @@ def test_logits_in_bfloat16(deviation):
     assert ours_in_float32 < 1e-5 * exact.abs().max()
 
 
-# What fused_decoder_layer takes.
+# A shape that fused_decoder_layer takes.
 FUSED_SIZES = {
     "hidden_size": 256,
     "intermediate_size": 512,
@@ -158,7 +158,7 @@ FUSED_CALLS = {"fused_decoder_layer": 4, "fused_decoder_layer_rotary": 0, "rotar
     ],
 )
 def test_logits_with_what_lies_between_attentions_in_one_op(heads, head_dim, options, calls):
-    """As above, for sizes that the op takes: one call of it is what each layer has behind its attention."""
+    """As above, for sizes that the op takes: each layer has one call of it after its attention."""
     config = dataclasses.replace(TINY, **FUSED_SIZES | {"num_attention_heads": heads, "head_dim": head_dim})
     weights = tensors(config, torch.bfloat16)
     tokens = [(7 * i) % 256 for i in range(60)]
@@ -200,7 +200,7 @@ def test_logits_with_stretched_rotations_and_tied_embeddings():
 @MODES
 @pytest.mark.parametrize("dtype", [None, torch.float8_e4m3fn], ids=str)
 def test_a_step_copies_no_cache(mode, dtype, model):
-    """No copy here, and none as XLA:CUDA compiles it, where one call takes the qkv projection's output."""
+    """Neither on this device nor as XLA:CUDA compiles it, where one call takes the qkv projection's output."""
     engine = engine_of(model, mode, kv_cache_dtype=dtype)
     with pyxla.inspecting() as seen:
         for _ in engine.warm_up(sampling=False):
@@ -215,8 +215,8 @@ def test_a_step_copies_no_cache(mode, dtype, model):
 
 @MODES
 def test_one_op_between_attentions_serves(mode):
-    """Mixed batches with padding, as on a GPU: no copy of a cache or of the residual stream, and each request has the
-    tokens that it has alone.
+    """Mixed batches with padding, as on a GPU: no copy of a cache or of the residual stream, and each request gets the
+    same tokens as when it is served alone.
     """
     config = dataclasses.replace(TINY, **FUSED_SIZES)
     model = load(config, tensors(config, torch.bfloat16).__getitem__, torch.bfloat16, DEVICE, fused=True)
@@ -237,7 +237,7 @@ def test_one_op_between_attentions_serves(mode):
 
 @MODES
 def test_a_step_is_one_graph(mode, model):
-    """No graph before it, such as for a view of an input, and none after it; a draw is one more."""
+    """No other graph runs before it, such as for a view of an input, or after it; a draw is one more graph."""
     engine = engine_of(model, mode)
     list(engine.warm_up())
     for temperature, graphs in ((0.0, 1), (0.7, 2)):
@@ -275,7 +275,7 @@ def test_a_long_run_compiles_nothing_and_gives_the_tokens_of_each_request_alone(
 
 
 def test_requests_over_a_float8_cache(model):
-    """Waiting, shared prefixes, copies on write: the same tokens in both modes, and alone."""
+    """Waiting requests, shared prefixes, copies on write: the same tokens in both modes and when served alone."""
     outputs = []
     for mode in ("direct", "compile"):
         engine = engine_of(model, mode, num_blocks=24, max_length=160, kv_cache_dtype=torch.float8_e4m3fn)
@@ -319,7 +319,7 @@ def test_max_length(model):
 
 @MODES
 def test_what_decoding_had_to_read(mode, model):
-    """Every weight except the embedding, of which single rows are read, and keys and values up to the position."""
+    """Every weight except the embedding, of which only rows are read, and keys and values up to the position."""
     engine = engine_of(model, mode)
     engine.generate([Request([7], 20)])
     weights = sum(math.prod(shape) for name, shape in hf_shapes(TINY).items() if "embed_tokens" not in name)

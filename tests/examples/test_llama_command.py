@@ -25,7 +25,7 @@ def run(*options):
 
 
 def test_command_as_a_user_runs_it():
-    """In a process of its own, so that --device takes effect; text on stdout, the report on stderr."""
+    """In its own process, so that --device takes effect; text on stdout, the report on stderr."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PJRT_DEVICE", "XLA_FLAGS")}
     command = [sys.executable, "-m", "examples.llama", *SMALL, "--device", "cpu", "--prompt", "Once", "--check"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -63,7 +63,7 @@ def test_a_float8_cache_prints_something_else():
 
 
 def run_alone(*options):
-    """In a process of its own, as the number of devices is fixed once a process has a tensor."""
+    """In its own process, because the number of devices is fixed once a process has a tensor."""
     environment = {name: value for name, value in os.environ.items() if name not in ("CPU_NUM_DEVICES", "XLA_FLAGS")}
     command = [sys.executable, "-m", "examples.llama", *SMALL, "--device", "cpu", *options]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -74,7 +74,7 @@ def test_two_devices_print_what_one_does():
     two = run_alone(*options, "--tensor-parallel", "2", "--check")
     assert two.returncode == 0, two.stderr
     assert two.stdout == run(*options).stdout and len(two.stdout.splitlines()) == 2
-    # Two layers, and the part of each device counts.
+    # Two layers, counted on each device.
     assert re.search(r"rotary_and_cache +\d*[02468] ", two.stderr), two.stderr
 
 

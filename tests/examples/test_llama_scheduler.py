@@ -1,4 +1,4 @@
-"""The scheduler of examples/llama on a device of plain Python, one step in flight; and how tokens are drawn."""
+"""The scheduler of examples/llama on a device in plain Python, with one step in flight; and how tokens are drawn."""
 
 import dataclasses
 import random
@@ -158,7 +158,7 @@ def probabilities(logits, temperature, top_k, top_p):
     ("temperature", "top_k", "top_p"), [(1.0, 64, 1.0), (0.5, 64, 1.0), (1.0, 3, 1.0), (2.0, 64, 0.6), (1.0, 5, 0.3)]
 )
 def test_draws_have_the_probabilities(mode, temperature, top_k, top_p):
-    """Evenly spread numbers in place of random ones: each token's count matches its probability, within one."""
+    """Evenly spread numbers instead of random ones: each token's count is its expected count, within one."""
     torch._dynamo.reset()
     device, rows = torch_xla.device(), 4000
     logits = torch.randn(100, generator=torch.Generator().manual_seed(3)) * 2
@@ -180,7 +180,7 @@ def test_draws_have_the_probabilities(mode, temperature, top_k, top_p):
 
 
 def test_draws_at_temperature_0_and_at_the_edges():
-    """A random number just below 1 is 1 in float32, past the last sum."""
+    """A random number just below 1 becomes 1 in float32 and is past the last sum."""
     logits = torch.tensor([[1.0, 3.0, 2.0]] * 4)
     draws = Draws(
         torch.tensor([0.0, 1.0, 1.0, 1.0]),

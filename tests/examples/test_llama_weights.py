@@ -1,4 +1,4 @@
-"""Weights, config and tokenizer of examples/llama from a folder written by transformers, whole and broken."""
+"""Weights, config and tokenizer of examples/llama from a folder written by transformers, complete or broken."""
 
 import dataclasses
 import json
@@ -36,7 +36,7 @@ def saved(tmp_path_factory):
 
 @pytest.fixture
 def folder(saved, tmp_path):
-    """A folder to break."""
+    """A copy of the folder, to break."""
     return shutil.copytree(saved["one"], tmp_path / "weights")
 
 
@@ -143,7 +143,7 @@ def test_broken_folders(what, folder):
 
 
 def test_older_configs(folder):
-    """rope_theta and rope_scaling at the top, no head_dim, one end token or several."""
+    """With rope_theta and rope_scaling at the top level, no head_dim, and one end token or several."""
     scaling = {"type": "llama3", "factor": 8.0}
     edit_config(folder, rope_parameters=None, rope_theta=5e5, rope_scaling=scaling, head_dim=None, eos_token_id=[1, 2])
     config = read_config(folder)

@@ -1,1 +1,1 @@
-"""pyxla.nn: layers on the ops."""
+"""pyxla.nn: layers that call the ops."""

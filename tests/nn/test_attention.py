@@ -50,7 +50,7 @@ def test_the_cache_is_updated_without_a_copy(mode):
 
 @MODES
 def test_without_keys_and_values_the_cache_is_only_read(mode):
-    """A second layer over the first one's cache: three new tokens after five see what the writing layer sees."""
+    """A second layer reads the first one's cache: three new tokens after five see the same as in the writing layer."""
     served = Served(mode)
     sequence = served.open()
     served.step([(sequence, 5)])
@@ -102,7 +102,7 @@ def test_a_forked_sequence_is_copied_when_it_is_written(mode):
     served.step([(parent, 6)])
     child = served.fork(parent)
     assert list(child.blocks) == list(parent.blocks)
-    # Tokens of both in one step, then more of each: neither sees the other's.
+    # Tokens of both in one step, then more of each: neither sequence sees the other's.
     for batch in ([(parent, 1), (child, 1)], [(child, 5)], [(parent, 3), (child, 1)]):
         assert served.step(batch)[0] < 1e-5
     assert child.blocks[0] == parent.blocks[0] and not set(child.blocks[1:]) & set(parent.blocks[1:])
@@ -123,7 +123,7 @@ def test_a_block_is_copied_in_place():
 
 
 def test_a_call_on_the_result_of_a_step_in_flight():
-    """`await_uploads` requested the buffer of a tensor whose step was still running, and torch_xla raised."""
+    """`await_uploads` must not request the buffer of a tensor whose step is still running: torch_xla would raise."""
     x = (torch.randn(1000, 1000) / 32).to(DEVICE)
 
     def product():

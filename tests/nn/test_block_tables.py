@@ -1,4 +1,4 @@
-"""pyxla.nn.BlockTables against a cache of plain values: a sequence always reads what was written for it."""
+"""pyxla.nn.BlockTables with a cache of plain values: a sequence always reads what was written for it."""
 
 from collections import Counter
 
@@ -14,7 +14,7 @@ BLOCKS, SIZE = 12, 3
 
 
 class Machine(RuleBasedStateMachine):
-    """Sequences open, grow, fork and close. A slot stores all tokens up to its own: keys and values depend on them."""
+    """Sequences open, grow, fork and close. A slot stores all tokens up to its own: key and value depend on them."""
 
     def __init__(self):
         super().__init__()
@@ -26,7 +26,7 @@ class Machine(RuleBasedStateMachine):
     def pick(self, data):
         return data.draw(st.sampled_from(list(self.texts)), label="sequence")
 
-    # Two tokens, so that prompts often begin alike.
+    # Only two different tokens, so that prompts often begin alike.
     @rule(prompt=st.lists(st.integers(0, 1), max_size=3 * SIZE))
     def open(self, prompt):
         sequence = self.tables.open(prompt)
@@ -112,7 +112,7 @@ def test_a_prompt_shares_the_full_blocks_of_one_that_is_there():
 
 
 def test_what_was_generated_is_not_shared():
-    """The tables never learn which tokens they were."""
+    """The tables do not know which tokens were generated."""
     tables = BlockTables(8, 2)
     first = tables.open([1, 2, 3])
     tables.append(first, 6)

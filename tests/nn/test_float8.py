@@ -14,7 +14,7 @@ from tests.nn_served import DEVICE, HEADS, KV_HEADS, SCALE, D, Served, attention
 
 FLOAT8 = torch.float8_e4m3fn
 MODES = pytest.mark.parametrize("mode", ["direct", "compile"])
-# One per layer, keys or values, and head, far from 1; with the smallest some numbers saturate at 448.
+# One for each layer, keys or values, and head; far from 1, and with the smallest some numbers saturate at 448.
 SCALES = torch.tensor([[[0.25, 3.0], [0.004, 0.7]], [[17.0, 0.01], [0.3, 0.09]]])
 
 
@@ -102,7 +102,7 @@ def test_a_block_is_copied_in_place_bit_for_bit():
         old[:, [6, 7, 4, 5]] = old[:, [0, 1, 2, 3]]
         new = layer.cpu().view(torch.uint8)
         if torch_xla.runtime.device_type() == "CUDA":
-            # There the conversion to float32 and back drops the sign of a NaN.
+            # On that device the conversion to float32 and back drops the sign of a NaN.
             old, new = (bits.where(bits != 0xFF, 0x7F) for bits in (old, new))
         assert torch.equal(new, old)
 
@@ -136,7 +136,7 @@ def test_scales_move_with_the_layer_and_lie_in_its_state():
     "cast", [lambda m: m.to(torch.bfloat16), lambda m: m.half(), lambda m: m.to(DEVICE, torch.half)]
 )
 def test_a_cast_of_the_model_leaves_the_scales(cast):
-    """They were cast with the weights, and the op rejected the layer. 1/3 has different bits in each dtype."""
+    """Cast with the weights, the scales would make the op reject the layer. 1/3 has different bits in each dtype."""
     scales = torch.full((2, KV_HEADS), 1 / 3)
     layer = XlaGpuAttention(HEADS, D, SCALE, KV_HEADS, kv_scales=scales.clone())
     model = cast(torch.nn.Sequential(layer, torch.nn.Linear(2, 2)))
@@ -146,7 +146,7 @@ def test_a_cast_of_the_model_leaves_the_scales(cast):
 
 @MODES
 def test_a_copy_of_a_layer_has_its_own_scales(mode):
-    """In mode "compile" the copy's function was bound to the original layer, and used its scales."""
+    """In mode "compile" the copy's function must not be bound to the original layer, whose scales it would use."""
     served = Served(mode, dtype=FLOAT8, scales=SCALES)
     served.step([(served.open(), 2)])
     served.layers[1] = copy.deepcopy(served.layers[0])

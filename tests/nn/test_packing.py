@@ -14,7 +14,7 @@ from examples.llama.weights import load, random_weights
 from pyxla import ArgumentError
 from pyxla.nn import in_mode, pack, unpack
 
-# Rank 0 has one element, a dimension of 0 none.
+# Rank 0 has one element; a dimension of 0 has none.
 SHAPES = st.lists(st.lists(st.integers(0, 4), max_size=3).map(tuple), min_size=1, max_size=6)
 
 

@@ -1,1 +1,1 @@
-"""Ops over several devices: shard without a mesh; mesh/ runs in a process of its own."""
+"""Ops over several devices: shard without a mesh; mesh/ runs in its own process."""

@@ -1,1 +1,1 @@
-"""In a process with four devices: run by tests/spmd/test_shard.py."""
+"""Tests in a process with four devices, which tests/spmd/test_shard.py starts."""

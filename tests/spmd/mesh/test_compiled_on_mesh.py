@@ -1,4 +1,4 @@
-"""What pyxla.shard fixes in torch_xla's compiled functions: the order of inputs, and in-place updates."""
+"""What pyxla.shard corrects in torch_xla's compiled functions: the order of inputs, and in-place updates."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ class Normalised(torch.nn.Module):
 
 
 def test_modules_of_one_graph_keep_their_own_weights():
-    """When traced a second time under SPMD, a weight became a constant: all modules computed with the first one's."""
+    """Traced a second time under SPMD, a weight could become a constant: all modules would use the first one's."""
     weights = [torch.full((8,), 1.0), torch.full((8,), 5.0)]
     modules = [Normalised(weight) for weight in weights]
     for _ in range(3):
@@ -54,7 +54,7 @@ def test_modules_of_one_graph_keep_their_own_weights():
 
 
 def finished_executions():
-    """A run is counted when its thread has ended."""
+    """The number of runs; a run is counted when its thread has ended."""
     xm.wait_device_ops()
     return executions()
 
@@ -78,7 +78,7 @@ def test_an_updated_argument_runs_no_graph_of_its_own():
 
 @torch.no_grad()
 def test_a_copied_value_is_nobody_elses():
-    """Neither tensor sees later updates of the other one, and the sharding stays."""
+    """Neither tensor sees later updates of the other, and the sharding is kept."""
     target, source = split(torch.zeros(8, 16)), split(torch.ones(8, 16))
     sharding = torch_xla._XLAC._get_xla_sharding_spec(target)
     target.copy_(source)

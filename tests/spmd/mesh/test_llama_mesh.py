@@ -1,4 +1,4 @@
-"""examples/llama on a mesh: the tokens of one device; per layer two sums over the devices and no other exchange."""
+"""examples/llama on a mesh: the same tokens as on one device; two sums over the devices per layer, nothing else."""
 
 import dataclasses
 import random
@@ -29,7 +29,7 @@ def engine_of(mode, mesh, config=TINY):
 
 
 def requests():
-    """Prompts of several chunks, of one token, and with the first's prefix: its blocks are shared, one is copied."""
+    """Prompts of several chunks, of one token, and with the first one's prefix: blocks are shared, one is copied."""
     numbers = random.Random(0)
     first = [numbers.randrange(256) for _ in range(40)]
     return [Request(first, 24), Request([7], 40), Request([*first[:37], 9], 12)]
@@ -70,7 +70,7 @@ def test_a_step_exchanges_sums_alone(mode):
         sums = re.findall(r" all-reduce(?:-start)?\(", module.after)
         assert len(sums) == 2 * TINY.num_hidden_layers
         assert not re.search(r"all-to-all|collective-permute|reduce-scatter", module.after)
-        # The logits of each device's part of the vocabulary, for the sequences' last rows, and nothing of a layer.
+        # The logits of each device's part of the vocabulary, for the sequences' last rows, and nothing from a layer.
         assert all("[3," in line for line in re.findall(r"= (\S+) all-gather", module.after))
 
 

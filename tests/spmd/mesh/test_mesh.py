@@ -39,7 +39,7 @@ SHARDED = {
     "gelu_and_mul": [],
     "simple_add": [],
 }
-# The cases of these ops have odd rows, or three heads.
+# The cases of these ops have an odd number of rows, or three heads.
 OWN = {
     "reshape_and_cache": lambda g: cache_cases.arguments(
         g, torch.bfloat16, heads=4, cache_dtype=torch.float8_e4m3fn, scaled=True
@@ -65,7 +65,7 @@ def sharded_cases():
             yield pytest.param(op, by, case, id=f"{name}-{case.name}")
 
 
-# A result, several results, updates in place with and without a result.
+# One result, several results, updates in place with and without a result.
 COMPILED = [
     "paged_attention_lse-lse-all-options",
     "rotary_embedding_inplace-bf16-neox",
@@ -86,7 +86,7 @@ def spec(op, by, argument, rank):
 
 
 def dealt(qkv, kv_heads, devices=2):
-    """Queries, keys and values of the first device, then the second's, as split weights produce them."""
+    """The queries, keys and values of the first device, then those of the second, as split weights produce them."""
     parts = qkv.split([qkv.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
     return torch.cat([part.unflatten(1, (devices, -1)) for part in parts], dim=2).flatten(1, 2)
 
@@ -120,7 +120,7 @@ def check(op, case, call, on_mesh, arguments):
 
 @pytest.mark.parametrize(("op", "by", "case"), list(sharded_cases()))
 def test_lazy(op, by, case):
-    """Two seeds: the graph of the second is known."""
+    """With two seeds, because the second one's graph is cached."""
     call = pyxla.shard(op, by, MESH, "model")
     for seed in (0, 1):
         arguments = case.arguments(seed)
@@ -166,7 +166,7 @@ def test_operands_that_nobody_sharded():
 
 
 def test_an_op_that_nobody_sharded():
-    """Operands that XLA copies in the background: a sharded buffer cannot be exported to wait for it."""
+    """With operands that XLA copies in the background: a sharded buffer cannot be exported to wait for the copy."""
     x = torch.randn(64, 1024)
     on_xla = x.to(DEVICE)
     compare(
@@ -190,7 +190,7 @@ def attention_step(mesh):
 
 @pytest.mark.parametrize("mode", ["lazy", "compiled"])
 def test_a_step_of_two_ops(mode):
-    """Parts pass from op to op without an exchange, the cache without a copy; four devices with one kv head each."""
+    """Parts go from op to op without an exchange, and the cache without a copy; four devices with one kv head each."""
     torch.manual_seed(0)
     arguments = (
         *(torch.randn(3, heads, 16) for heads in (8, 4, 4)),
@@ -255,7 +255,7 @@ def test_refuses_what_the_devices_do_not_divide(name, by, shapes, message, devic
     ],
 )
 def test_refuses_other_arguments_than_the_op(arguments, named, message):
-    """It dropped unknown names, so that a misspelt attribute kept its default."""
+    """It must not drop unknown names: a misspelt attribute would keep its default."""
     norm = pyxla.shard(pyxla.find_op("rms_norm"), "rows", LINE)
     x = torch.ones(8, 8, device=DEVICE)
     assert norm(x, weight=None, eps=1.0).cpu()[0, 0].item() == pytest.approx(0.5**0.5)
@@ -271,7 +271,7 @@ def test_has_no_gradient():
 
 
 def test_inspect_shows_what_was_compiled_before():
-    """On a mesh torch_xla counts runs under another name: pyxla.inspect found none."""
+    """On a mesh torch_xla counts runs under another name, which pyxla.inspect must know."""
     norm = pyxla.shard(pyxla.find_op("rms_norm"), "rows", LINE)
     x = torch.randn(12, 16).to(DEVICE)
     for _ in range(2):
