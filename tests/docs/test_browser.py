@@ -1,4 +1,4 @@
-"""The documentation's pages in a browser: no error, nothing loaded from elsewhere, readable on a phone."""
+"""The documentation's pages in a browser: no errors, nothing loaded from other hosts, readable on a phone."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ def requests_of(browser) -> list[str]:
 
 
 def pages_to_read(site):
-    """All pages, with one listing of a source in place of all listings."""
+    """All pages, but only one of the listings of sources."""
     listings = sorted(site.glob("source/**/*.html"))
     return [page for page in sorted(site.rglob("*.html")) if page not in listings] + listings[:1]
 
@@ -53,7 +53,7 @@ def test_every_page_fits_a_phone_and_asks_nobody(browser, site):
 
 @pytest.mark.slow
 def test_what_the_browser_does_wrong_is_seen(browser, tmp_path):
-    """Shows that the browser reports errors: otherwise the tests above and below could not fail."""
+    """The browser reports errors; otherwise the other tests of this file could not fail."""
     page = tmp_path / "page.html"
     page.write_text("<img src='http://127.0.0.1:9/x.png'><div style='width:900px'>x</div><script>nothing()</script>")
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)

@@ -26,7 +26,7 @@ EXAMPLES = {name for p in pages() for name in re.findall(r"new-op (?:--\S+ )?(\w
     "rms_norm_fast",
 }
 each_page = pytest.mark.parametrize("document", pages(), ids=str)
-# The diaries of docs/lab keep the names of their day.
+# The diaries in docs/lab keep the names of their time.
 CURRENT = [page for page in pages() if not page.path.is_relative_to(ROOT / "docs/lab")]
 each_current_page = pytest.mark.parametrize("document", CURRENT, ids=str)
 
@@ -75,7 +75,7 @@ def test_file_names_exist(document):
 
 
 def shown_commands(document) -> list[tuple[str, bool]]:
-    """(command line of devtool, whether it is whole): from blocks, and from code spans, which may only mention it."""
+    """(devtool's command line, whether it is complete), from blocks and from code spans, which may show only a part."""
     lines = [
         line.removeprefix("$ ") for block in document.blocks for line in block.text.replace("\\\n", " ").splitlines()
     ]
@@ -230,7 +230,7 @@ def test_changelog_has_a_place_for_the_next_version():
 
 
 def test_readme_shows_how_many_tests_there_are_today():
-    """What its first command prints: passed and skipped ones ran, deselected ones are slow."""
+    """The numbers that its first command prints: passed and skipped tests ran, deselected tests are slow."""
     shown = re.search(r"= (\d+) passed, (\d+) skipped, (\d+) deselected in ", (text := page("README.md").text))
     passed, skipped, slow = map(int, shown.groups())
     plugins = ("-p", "pyxla.pytest_plugin", "-p", "devtool.testing.pytest_outcomes", "--without-slow")
@@ -242,7 +242,7 @@ def test_readme_shows_how_many_tests_there_are_today():
 
 
 def test_readme_says_how_large_the_wheels_are():
-    """Within half a gigabyte, without the bytecode that comes with use."""
+    """Within half a gigabyte, without the bytecode that Python adds later."""
     stamp = Path(sys.prefix, "stamp")
     if not (stamp.is_file() and stamp.read_text().partition("\n")[0].endswith(" cpu")):
         pytest.skip("needs a .venv of the set cpu: PYXLA_SET=cpu bin/devtool")

@@ -1,4 +1,4 @@
-"""docs/glossary.md: sorted, and of words that the project uses."""
+"""docs/glossary.md is sorted and has only words that the project uses."""
 
 import re
 

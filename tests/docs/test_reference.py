@@ -77,13 +77,13 @@ def raised_messages(path: Path) -> dict[str, int]:
     return found
 
 
-# Messages made by the caller: Check.that splits it, sync passes on the handler's.
+# Messages made by callers: Check.that gets its message in parts, sync passes on the handler's.
 FROM_OUTSIDE = {"<>: <>: expected <>, got <>", "<>"}
 
 
 @cache
 def listed_messages() -> tuple[str, ...]:
-    """The messages in errors.md: the first cell of each row of its tables, and what has their form elsewhere."""
+    """The messages in errors.md: the first cell of each row of its tables, and any text of the same form elsewhere."""
     document = page("docs/reference/errors.md")
     cells = [text.replace("\\|", "|") for _, text in re.findall(r"^\| (`+)(.+?)\1 \|", document.text, re.MULTILINE)]
     return (*cells, *(span for span in document.spans if ": expected " in span or ", got" in span))
@@ -112,7 +112,7 @@ def sources() -> str:
 
 
 def test_every_listed_error_is_in_the_code():
-    """pyxla's messages exactly; of the others, each piece between the varying parts."""
+    """pyxla's messages must be equal; of other messages, each piece between the varying parts must occur."""
     of_pyxla = {m for path in python_files("pyxla") for m in raised_messages(path)}
     listed = listed_messages()
     assert len(listed) > 300
@@ -142,7 +142,7 @@ def resolve(name: str) -> object:
 
 @each_current_page
 def test_names_of_pyxla_exist(document):
-    """Every `pyxla.name` and `pyxla.module.name(...)` in a text."""
+    """Every `pyxla.name` and `pyxla.module.name(...)` in a page."""
     for span in document.spans:
         if match := re.fullmatch(r"(pyxla(?:\.\w+)+)(?:\(.*\))?", span):
             resolve(match[1])

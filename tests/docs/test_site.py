@@ -1,4 +1,4 @@
-"""The pages of `devtool docs`: complete, and with everything that the code offers."""
+"""The pages of `devtool docs` are complete and have everything that the code offers."""
 
 import html
 import importlib
@@ -50,7 +50,7 @@ def text_of(path: Path) -> str:
 
 
 def plain(text: str) -> str:
-    """Only the words: reStructuredText marks are not shown, and lines break elsewhere."""
+    """Only the words, because a page shows no reStructuredText marks and breaks lines elsewhere."""
     return re.sub(r"[`*\\\s]+", "", text)
 
 
@@ -186,7 +186,7 @@ _DEFINED = re.compile(
 
 
 def names_of(header: Path) -> set[str]:
-    """The macros that a header of kernels/common or of a family defines, and its names at the left margin."""
+    """The macros that a header of kernels/common or of a family defines, and the names that begin a line."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", header.read_text(), flags=re.DOTALL)
     return {next(filter(None, found)) for found in _DEFINED.findall(text)}
 
@@ -244,7 +244,7 @@ def test_every_op_is_there(site, folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", sorted(IMPLEMENTATIONS))
 def test_every_implementation_is_there(site, folder):
-    """How it is called, and the way to the op's page, which says the rest."""
+    """Its page says how it is called and links to the op's page, which has the rest."""
     op = IMPLEMENTATIONS[folder]
     name, path = folder.removeprefix(f"{op}_"), site / f"ops/{folder}.html"
     text = text_of(path)

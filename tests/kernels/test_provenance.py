@@ -14,7 +14,7 @@ from pyxla.library.source_digest import source_digest
 from tests.conftest import ROOT
 from tests.devtool_tree import TINY, Tree, needs_nvcc
 
-# Places that a path could get into: the file's name, and nvcc's names for file-local symbols.
+# What a path could enter: the file's name, and nvcc's names for file-local symbols.
 PLACED = f"{TINY}const char* place();\nconst char* place() {{ return __FILE__; }}\n"
 KERNEL = "%s __global__ void Fill(float* out) { out[0] = 1; } %s void Launch(float* out) { Fill<<<1, 1>>>(out); }\n"
 STATIC, ANONYMOUS = KERNEL % ("static", ""), KERNEL % ("namespace {", "}")
@@ -35,7 +35,7 @@ def shared(tmp_path_factory):
 
 @pytest.fixture
 def tree(shared):
-    """A tree with the op `one`, built, and with nothing else."""
+    """A tree with only the op `one`, built."""
     yield shared
     for folder in shared.kernels.iterdir():
         if folder.is_dir() and folder.name not in ("cmake", "common", *FAMILIES):
@@ -64,7 +64,7 @@ def test_manifest_says_what_was_built(shared):
 
 
 def test_sources_in_folders_of_the_op_and_of_its_family_are_digested(tree):
-    """The digest has the headers of every sub-folder; sources of sub-folders are compiled, those of vendor/ are not."""
+    """The digest covers the headers of every subfolder; sources in subfolders are compiled, except those in vendor/."""
     folder = tree.tiny_op(
         "one", f'#include "_family/value.h"\n{TINY}int part();\nint use() {{ return part(); }}\n'
     ).parent
@@ -144,7 +144,7 @@ def test_manifest_has_one_form_and_no_path(shared):
 
 
 def test_flags_of_the_user_are_in_the_manifest(tree):
-    """With characters that are special to shells, ninja, CMake and JSON."""
+    """With characters that have a meaning in shells, ninja, CMake or JSON."""
     before = built(tree)[1]
     flags = r'-DSAID="a \"b\";\\c" -DCOST=$5 -pipe'
     result = tree.run("build", CXXFLAGS=flags, LDFLAGS="-Wl,-z,now")
@@ -181,7 +181,7 @@ def test_manifest_is_written_again(tree, damage):
 
 
 def test_clean_removes_the_manifest_too(tree):
-    """One op fails among others: ninja removes only its library."""
+    """If one of several ops fails, ninja removes only its library."""
     tree.tiny_op("two")
     tree.tiny_op("one", "nonsense\n")
     assert tree.run("build", "one", "--clean").returncode == 1
@@ -236,7 +236,7 @@ def test_folder_with_a_name_that_no_op_can_have(tree, name):
 
 
 def test_folders_that_are_no_ops(tree):
-    """Folders that are not ops: Python's caches, and what `devtool new-op` is writing."""
+    """Notes, Python's caches, common/, and the folder that `devtool new-op` is writing."""
     for name in ("notes/README.md", "notes/shared.h", "__pycache__/x.cc", ".new-two-abc/two_ffi.cc", "common/x.cc"):
         path = tree.kernels / name
         path.parent.mkdir(exist_ok=True)
@@ -249,7 +249,7 @@ def test_folders_that_are_no_ops(tree):
 @pytest.mark.slow
 @needs_nvcc
 def test_cuda_code(shared, tmp_path):
-    """nvcc names its intermediate files after its process, and hashes the path for an anonymous namespace."""
+    """nvcc names its intermediate files by its process id, and hashes the path into names of an anonymous namespace."""
     trees = [Tree(tmp_path / name) for name in ("here", "elsewhere/further-down")]
     for tree in trees:
         shutil.rmtree(tree.kernels / "simple_add")

@@ -9,7 +9,7 @@ ops = torch.ops.xla_gpu
 
 
 def bits(tensor):
-    """Bytes, because a NaN differs from itself."""
+    """The tensor's bytes, because a NaN differs from itself."""
     return tensor.cpu().contiguous().view(torch.uint8) if tensor.numel() else torch.empty(0)
 
 
@@ -24,7 +24,7 @@ def by_two_ops(positions, qkv, cos_sin_cache, kv_cache, slot_mapping, kv_scales,
 @pytest.mark.parametrize("place", ["xla", "cpu"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_bits_of_the_two_ops(case, place):
-    """For every case: both have each dtype, pairing and cache, and each path of the kernels."""
+    """For every case, and so for each dtype, pairing and cache, and each path of the kernels."""
     device = torch_xla.device() if place == "xla" else torch.device("cpu")
     fused, apart = (
         {n: v.clone().to(device) if isinstance(v, torch.Tensor) else v for n, v in case.arguments().items()}

@@ -254,7 +254,7 @@ def test_error_of_cuda(recorded, what):
     expected = "rms_norm: launch: expected cudaSuccess, got cudaErrorOfTheTest (its text) from rms_norm_rows at "
     with pytest.raises(PyxlaError, match=re.escape(expected)):
         recorded.call(x, torch.ones(8192), 0.0, torch.empty_like(x))
-    # The check after a later launch would report this launch's error.
+    # Otherwise the check after a later launch would report this launch's error.
     assert recorded.get("last_error") == 0
     recorded.set(what, 0)
     recorded.call(x, torch.ones(8192), 0.0, torch.empty_like(x))

@@ -187,7 +187,7 @@ def test_expression_is_the_same_in_cpp(spec, text, cpp, value):
 
 
 def test_expression_has_the_same_value_in_cpp(spec, tmp_path):
-    """C++ divides towards zero: `(rows - 1) // 4 + 1` was one block for no row."""
+    """C++ divides towards zero: `(rows - 1) // 4 + 1` would be one block for no rows."""
     texts = ["rows // 4", "rows % 4", "cdiv(rows, 4)", "(rows - 1) // 4 + 1", "rows == 3 or rows < 0", "min(rows, 2)"]
     expressions = [spec.Expression("grid", text, {"rows"}, {}) for text in texts]
     lines = "".join(f'std::cout << {e.cpp} << "\\n";\n' for e in expressions)
@@ -231,7 +231,7 @@ def test_build_ends_with_the_mistake(tmp_path, old, new, architectures, message)
 @needs_nvcc
 @pytest.mark.parametrize("cuda", ["on", "auto"])
 def test_without_triton(tmp_path, cuda):
-    """With --cuda on the build fails; otherwise the op is built for the CPU, as without nvcc."""
+    """With `--cuda on` the build fails; otherwise the op is built for the CPU, as without nvcc."""
     tree = Tree(tmp_path)
     shutil.rmtree(tree.kernels / "simple_add")
     tree.tiny_op("copy_op")

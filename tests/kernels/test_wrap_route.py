@@ -1,4 +1,4 @@
-"""`devtool new-op --route wrap`: an existing library and a header become ops; and what is rejected."""
+"""`devtool new-op --route wrap` makes ops of an existing library and of a header, and rejects what it cannot wrap."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def tree(tmp_path_factory):
 
 @pytest.mark.slow
 def test_install_takes_the_library_along(tree):
-    """As in the wheel: every op's library in its package, with its wrapped library."""
+    """As in the wheel, each op's library is in its package, with its wrapped library."""
     assert tree.run("build").returncode == 0
     place = tree.root / "installed"
     command = [Path(sys.executable).parent / "cmake", "--install", tree.root / "build/cmake", "--prefix", place]
@@ -103,7 +103,7 @@ def test_library_is_found_beside_the_ops_own(tree):
 
 
 def test_ops_compute_with_what_they_wrap_once_it_is_called(tree):
-    """The edits that the stubs require: the library's declaration, and calls in place of the stub's arithmetic."""
+    """After the edits that the stubs require: the library's declaration, and calls instead of the stub's arithmetic."""
     library_host = tree.kernels / "scaled/scaled_host.cc"
     header_host = tree.kernels / "by_header/by_header_host.cc"
     before = {path: path.read_text() for path in (library_host, header_host)}
@@ -179,7 +179,7 @@ def refused_build(tree: Tree) -> str:
 
 
 def run(tree: Tree) -> str:
-    """The error of a call of the op."""
+    """Calls the op and returns the error."""
     script = "import torch, pyxla; from pyxla.library.find import find_library\ntry: find_library('scaled')\n"
     script += "except pyxla.errors.LibraryError as error: print(error)"
     command = [*tree.command()[:2], "-c", script]
@@ -195,7 +195,7 @@ def test_library_that_was_changed_after_the_build(broken):
 
 
 def test_library_that_lacks_a_symbol_when_it_is_loaded(broken):
-    """Without a manifest, as when you compile it yourself: the loader's own error, which names the symbol."""
+    """Without a manifest, as for a library compiled by hand: the loader's own error, which names the symbol."""
     library = compile_library(broken.root / "newer", SOURCE.replace("scale_f32", "scale_v2_f32"))
     shutil.copy(library, broken.root / f"build/lib/scaled.wrapped/{SONAME}")
     broken.library("scaled").with_suffix(".json").unlink()
@@ -247,7 +247,7 @@ def test_new_op_refuses(tree, case):
 
 
 def test_library_whose_soname_is_a_path(tree):
-    """Cause: vendor/ joined with an absolute path is that path, so new-op overwrote the file named by the SONAME."""
+    """vendor/ joined with an absolute path is that path, so new-op would overwrite the file that the SONAME names."""
     theirs = tree.root / "theirs"
     other = theirs / "other.so"
     other.write_text("theirs")

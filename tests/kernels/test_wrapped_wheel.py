@@ -22,7 +22,7 @@ int Answer() { return kTheirs; }
 
 
 def install(tree: Tree, version: str) -> None:
-    """The files that pip installs of a wheel."""
+    """Installs the files of a wheel as pip does."""
     site = tree.root / "site"
     (site / "theirs/data").mkdir(parents=True)
     (site / "theirs/data/theirs.cuh").write_text("constexpr int kTheirs = 42;\n")
@@ -32,7 +32,7 @@ def install(tree: Tree, version: str) -> None:
 
 
 def make(tmp_path: Path, version: str | None = "1.2", **changes: str) -> Tree:
-    """A tree with the op, and the wheel of this version installed in it; `changes` in wrapped.json, None: left out."""
+    """A tree with the op and the wheel of this version; `changes` go into wrapped.json, where None removes a key."""
     tree = Tree(tmp_path)
     shutil.rmtree(tree.kernels / "simple_add")
     tree.tiny_op("wrapping")
@@ -65,7 +65,7 @@ def test_headers_of_the_wheel_are_compiled_and_its_version_and_licence_recorded(
 @needs_nvcc
 @pytest.mark.parametrize("cuda", ["on", "auto"])
 def test_without_the_wheel(tmp_path, cuda):
-    """With --cuda on the build fails; otherwise the op is built for the CPU, as without nvcc."""
+    """With `--cuda on` the build fails; otherwise the op is built for the CPU, as without nvcc."""
     tree = make(tmp_path, version=None)
     result = tree.run("build", "wrapping", "--cuda", cuda)
     if cuda == "on":

@@ -17,14 +17,14 @@ MAX_LINES = 400
 # Folder of an implementation -> its op.
 IMPLEMENTATIONS = {path.parent.name: path.read_text().strip() for path in ROOT.glob("kernels/*/implements")}
 OPS = sorted({path.parent.name for path in ROOT.glob("kernels/*/*_ffi.cc")} - IMPLEMENTATIONS.keys())
-# Each folder has one; an op's comes before those of its implementations.
+# Each folder has a library; an op's comes before those of its implementations.
 LIBRARIES = sorted([*OPS, *IMPLEMENTATIONS], key=lambda folder: (IMPLEMENTATIONS.get(folder, folder), folder))
 FAMILIES = {path.name for path in ROOT.glob("kernels/_[a-z]*")}
 
 
 @cache
 def files() -> tuple[Path, ...]:
-    """The project's files: those that git tracks or would add; without git (a source archive) those of its folders."""
+    """The project's files: those that git tracks or would add; without git (a source archive) all in its folders."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     if (ROOT / ".git").exists():
         listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
@@ -34,7 +34,7 @@ def files() -> tuple[Path, ...]:
     return tuple(p for p in (*found, *ROOT.glob("*.*")) if p.suffix not in (".pyc", ".so"))
 
 
-# pytest alone imports these two, and has imported itself and hypothesis' plugin before.
+# Only pytest imports these two, after itself and hypothesis' plugin.
 PYTEST_PLUGINS = {"pyxla/pytest_plugin.py": {"pytest"}, "devtool/testing/pytest_outcomes.py": {"pytest", "hypothesis"}}
 
 
@@ -86,7 +86,7 @@ def test_pyxla_knows_neither_devtool_nor_the_kernels(path):
 
 @pytest.mark.parametrize("path", python_files("pyxla"), ids=name_of)
 def test_ops_are_named_by_layers_alone(path):
-    """The runtime names no op and does not import pyxla.nn, which finds ops as a user does: in torch.ops."""
+    """The runtime names no op and does not import pyxla.nn, which finds ops in torch.ops as a user does."""
     in_nn = path.is_relative_to(ROOT / "pyxla/nn")
     assert in_nn or not [name for name in imports(path) if name.startswith("pyxla.nn")]
     # An attribute or a string in the code; docstrings and comments may mention an op.
@@ -98,7 +98,7 @@ def test_ops_are_named_by_layers_alone(path):
 
 @pytest.mark.parametrize("path", python_files("examples"), ids=name_of)
 def test_an_example_uses_the_ops_as_a_user_does(path):
-    """Imports neither a kernel's file nor devtool; other packages than pyxla are the user's to install."""
+    """It imports neither a kernel's file nor devtool; the user installs the packages other than pyxla."""
     libraries = {"torch", "torch_xla", "jaxlib", "click", "rich", "safetensors", "tokenizers"}
     assert packages(path) <= libraries | {"pyxla", "examples"}
 
@@ -128,17 +128,17 @@ def test_an_op_knows_pyxla_torch_and_itself(path):
         allowed = {"triton", "triton_launcher", "triton_spec"}
     if path.name.startswith("test_") or path.parent.name == "testing":
         allowed |= {"pytest", "hypothesis", "torch_xla"}
-    # The user installs FlashInfer; it is imported when it is timed.
+    # The user installs FlashInfer, which is imported only to time it.
     assert packages(path, inside_functions=False) <= allowed
     assert packages(path) <= allowed | {"flashinfer"}
     own = {name for name in imports(path) if name.partition(".")[0] == KERNELS_PACKAGE}
-    # An op knows the families, a family knows neither an op nor another family, common/ knows itself.
+    # An op may use the families; a family uses neither an op nor another family; common/ uses only itself.
     known = {folder, "common"} | (set() if folder == "common" or folder.startswith("_") else FAMILIES)
     assert {name.split(".")[1] for name in own} <= known, own
 
 
 def loaded_by(code: str, *, whole: bool = False) -> set[str]:
-    """Top-level packages in a fresh process after it ran the code; or whole names of modules."""
+    """The top-level packages, or the full names of the modules, in a fresh process after it has run the code."""
     script = f"import sys\ntry:\n    {code}\nfinally:\n    print('\\n'.join(sys.modules), file=sys.stderr)"
     command = [sys.executable, "-c", script]
     result = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
@@ -159,7 +159,7 @@ def test_importing_pyxla_loads_no_converter():
 
 
 def test_importing_pyxla_loads_no_layers():
-    """Modules that access `torch.ops.xla_gpu` at import, and that few users need."""
+    """The layers access `torch.ops.xla_gpu` at import, and few users need them."""
     assert "pyxla.nn" not in loaded_by("import pyxla", whole=True)
     assert "pyxla.nn" in loaded_by("import pyxla.nn", whole=True)
 
@@ -196,7 +196,7 @@ def test_no_torch_header_in_a_kernel(path):
 
 @pytest.mark.parametrize("path", DEVICE, ids=name_of)
 def test_device_files_take_raw_pointers(path):
-    """nvcc sees no XLA header, neither in the file nor through what it includes."""
+    """nvcc sees no XLA header, neither in the file nor through its includes."""
     assert not [name for name in includes(path) if name.startswith("xla/") or name == "common/ffi/ffi.h"]
 
 
@@ -210,7 +210,7 @@ ANONYMOUS = re.compile(r"^\s*namespace\s*\{(?!\{)", re.MULTILINE)
 
 @pytest.mark.parametrize("path", DEVICE, ids=name_of)
 def test_device_files_have_no_anonymous_namespace(path):
-    """nvcc hashes the source's path into names of an anonymous namespace: the library would depend on the checkout."""
+    """nvcc hashes the source's path into names of an anonymous namespace; the library would depend on the checkout."""
     assert not ANONYMOUS.search(path.read_text())
 
 
@@ -221,7 +221,7 @@ def test_no_handler_allocates_on_the_device(path):
 
 
 def test_files_of_code_stay_short():
-    # The code that an op wraps is not ours.
+    # The wrapped code of an op is not ours.
     code = [p for p in files() if (p.suffix in CODE or p.parent.name == "bin") and "vendor" not in p.parts]
     assert len(code) > 50
     lengths = {name_of(p): len(p.read_text().splitlines()) for p in code}

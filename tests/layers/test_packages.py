@@ -1,4 +1,4 @@
-"""The packages of pyxla and of devtool: no import runs in a circle, and their drawings are what the imports say."""
+"""The packages of pyxla and of devtool: there are no import cycles, and their drawings agree with the imports."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ MAX_FILES = 15
 DRAWINGS = ["CONTRIBUTING.md", "docs/concept/packages.md"]
 # Top-level package -> the fewest modules and packages that it has.
 SMALLEST = {"pyxla": (60, 15), "devtool": (50, 15)}
-# Run by others, and importing nothing of the rest: installed as pyxla_torch_backend; run before there is a .venv.
+# Run by others and import nothing else: installed as pyxla_torch_backend, or run before there is a .venv.
 APART = {"torch_backend", "setup_env", "setup_uv"}
 
 
@@ -39,7 +39,7 @@ def imports(top: str) -> dict[str, set[str]]:
 
 
 def packages(top: str) -> dict[str, set[str]]:
-    """Package -> the packages that it imports; a module at the top counts as a package, and so does `top` itself."""
+    """Package -> the packages that it imports; a top-level module counts as a package, and so does `top` itself."""
 
     def package(module: str) -> str:
         return (*module.split("."), top)[1]
@@ -51,7 +51,7 @@ def packages(top: str) -> dict[str, set[str]]:
 
 
 def rows(found: dict[str, set[str]]) -> list[set[str]]:
-    """The packages from top to bottom: each in the row above the highest that it imports."""
+    """The packages from top to bottom: each is one row above the highest package that it imports."""
     height: dict[str, int] = {}
     for name in TopologicalSorter(found).static_order():
         height[name] = 1 + max((height[other] for other in found[name]), default=-1)
@@ -75,7 +75,7 @@ def test_circles_are_found():
 
 @pytest.mark.parametrize("top", SMALLEST)
 def test_no_import_runs_in_a_circle(top):
-    """Neither from module to module nor from package to package."""
+    """There is no cycle of modules and none of packages."""
     for found, smallest in zip((imports(top), packages(top)), SMALLEST[top], strict=True):
         assert len(found) >= smallest and sum(map(len, found.values())) > smallest
         assert circles(found) == set()
@@ -84,14 +84,14 @@ def test_no_import_runs_in_a_circle(top):
 @pytest.mark.parametrize("top", SMALLEST)
 @pytest.mark.parametrize("document", DRAWINGS)
 def test_drawing_is_what_the_imports_say(document, top):
-    """A row a line: names, then what its packages do; each package imports from the rows below it alone."""
+    """One row per line: names, then what the packages do; each package imports only from the rows below."""
     drawn = rf"<!-- packages of {top} -->\n```\n(.*?)```\n"
     (drawing,) = re.findall(drawn, (ROOT / document).read_text(), re.DOTALL)
     lines = [line.split("  ")[0].split() for line in drawing.splitlines() if not line.startswith(" ")]
     found = packages(top)
     for name in APART & set(found):
         assert found.pop(name) <= {"setup_uv"}, "a part of setup_env, which may import it"
-    # `python -m devtool` is cli, and the package itself is empty; `pyxla` is what `import pyxla` gives.
+    # `python -m devtool` runs cli, and the package itself is empty; `pyxla` is what `import pyxla` loads.
     for name in {"devtool", "__main__"} & set(found):
         del found[name]
     assert [set(line) for line in lines] == rows(found)
