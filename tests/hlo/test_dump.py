@@ -42,7 +42,7 @@ print(dumps(), os.environ.get("XLA_FLAGS") == flags, "XLA_AUTO_SPMD_MESH" in os.
 
 
 def test_process_that_has_set_no_flags(tmp_path):
-    """XLA has read its flags long before; they change only for the block, and no file is left."""
+    """XLA read its flags long before; they change only for the block, and no file is left."""
     environment = {n: v for n, v in os.environ.items() if n != "XLA_FLAGS"} | {"TMPDIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -52,7 +52,7 @@ def test_process_that_has_set_no_flags(tmp_path):
 
 
 def test_flags_that_name_a_folder_are_left_alone(tmp_path):
-    """The second process writes modules with the first one's names: they were taken for old ones and missed."""
+    """The second process writes modules with the same names as the first; they must not be taken for old ones."""
     flags = f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
     environment = os.environ | {"XLA_FLAGS": flags, "TMPDIR": str(tmp_path)}
     for _ in range(2):
@@ -63,7 +63,7 @@ def test_flags_that_name_a_folder_are_left_alone(tmp_path):
 
 
 def test_files_beside_a_module_that_are_older_than_it(tmp_path):
-    """XLA has not finished this module: the file with its name is another process's."""
+    """XLA has not finished this module; the files with its name are from another process."""
     before, after = (tmp_path / f"module_0000.f.{part}_optimizations.txt" for part in ("before", "after"))
     for path in (before, after):
         path.write_text("HloModule f\n\nENTRY e {\n  ROOT p = f32[2]{0} parameter(0)\n}\n")
@@ -82,7 +82,7 @@ def test_another_torch_xla_says_so(monkeypatch):
 
 
 def test_option_of_one_compilation_is_the_one_that_xla_reads():
-    """Compared with jaxlib's own writer of the message: the bytes after the options without overrides."""
+    """Compared with the bytes that jaxlib itself writes after the options without overrides."""
     from jaxlib._jax import CompileOptions
 
     plain, ours = CompileOptions(), CompileOptions()

@@ -1,4 +1,4 @@
-"""Modules read from text: attributes, readers of results, copies, memory; also on text that XLA never prints."""
+"""Modules read from text: attributes, users of results, copies, memory; also from text that XLA never prints."""
 
 import re
 
@@ -60,7 +60,7 @@ ENTRY %main (p0: f32[8,4], p1: f32[4,8]) -> (f32[8,4]) {
 
 
 def test_call_inside_of_a_command_buffer():
-    """XLA:CUDA puts it into a computation of its own; its neighbours are still found."""
+    """XLA:CUDA puts the call into a separate computation; its neighbours are still found."""
     thunks = "000: kCommandBuffer [source]\n    000: kCustomCall [source]\n"
     module = read_module(CUDA_TEXT, CUDA_TEXT, "", thunks)
     (call,) = module.calls
@@ -75,7 +75,7 @@ def test_call_inside_of_a_command_buffer():
 
 
 def test_thunks_are_those_behind_the_passes(tmp_path):
-    """XLA:CUDA writes them again only if it made command buffers."""
+    """XLA:CUDA writes the thunks again only if it made command buffers."""
     plain, captured = "000: kCustomCall [source]\n", "000: kCommandBuffer [source]\n    000: kCustomCall [source]\n"
     for number in (1, 2):
         for ending in ("before_optimizations.txt", "sm_9.0a_gpu_after_optimizations.txt"):
@@ -123,8 +123,8 @@ for name, element in (("rows", "call.1#0"), ("scratch", "call.1#1"), ("first", "
 
 @pytest.mark.parametrize("text", [SLICES_TEXT, SHORT_TEXT], ids=["get-tuple-element", "number"])
 def test_call_fused_with_dense_slices(text):
-    """XLA:CUDA passes such a call addresses within the operands: it runs, and nothing is copied. It was missed, and
-    assertions said that XLA had omitted it.
+    """XLA:CUDA passes such a call addresses within the operands: it runs, and nothing is copied. Assertions must not
+    say that XLA has omitted it.
     """
     module = read_module(text, text)
     (call,) = module.calls
@@ -160,7 +160,7 @@ def test_memory_plan_of_a_text_without_one():
 
 
 def test_graph_of_a_module_that_calls_one_computation_twice():
-    """Then it is not followed: a value inside would represent two."""
+    """The graph does not follow it, because a value inside would represent two."""
     text = """\
 %twice (x: f32[2]) -> f32[2] {
   %x = f32[2]{0} parameter(0)

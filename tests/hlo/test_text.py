@@ -28,7 +28,7 @@ ENTRY %IrToHlo.17 (p0.1: f32[2,8]) -> (f32[2,8]) {
 }
 """
 
-# An in-place call with a second result, after XLA's optimisations: two results, an alias, an unwanted copy.
+# An in-place call after XLA's optimisations: two results, an alias, an unwanted copy.
 OPTIMIZED = """\
 HloModule SyncTensorsGraph.9, is_scheduled=true, input_output_alias={ {0}: (1, {}, may-alias), \
 {1}: (0, {}, must-alias) }, entry_computation_layout={(f32[4]{0}, f32[4]{0})->(f32[4]{0}, f32[1]{0})}

@@ -1,4 +1,4 @@
-"""pyxla.hlo.wire, read and written beside jaxlib's own protocol buffers."""
+"""pyxla.hlo.wire, compared with jaxlib's own protocol buffers in reading and writing."""
 
 from hypothesis import given
 from hypothesis import strategies as st

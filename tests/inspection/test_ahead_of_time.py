@@ -52,7 +52,7 @@ def test_compiled_for_each_gpu(seen, gpu):
 
 @pytest.mark.parametrize("mode", ["direct", "compile"])
 def test_a_cache_is_updated_in_place_on_cuda(mode):
-    """The layers' calls are fused with slices there; without the donated buffers XLA would copy both caches."""
+    """On CUDA the layers' calls are fused with slices; without the donated buffers XLA would copy both caches."""
     torch._dynamo.reset()
     served = Served(mode)
     _, arguments = served.step([(served.open(), 7)])
@@ -81,7 +81,7 @@ def test_module_that_cuda_does_not_compile(seen):
 
 
 def test_plugin_that_takes_no_description(seen, monkeypatch):
-    """An older plugin, or another vendor's: jaxlib's own error was raised."""
+    """With an older plugin or another vendor's, jaxlib's own error must not reach the user."""
     monkeypatch.setattr(ahead_of_time, "_description", lambda gpu: "no description")
     monkeypatch.setattr(ahead_of_time, "_device", ahead_of_time._device.__wrapped__)
     with pytest.raises(PyxlaError, match=r"^compiled_for: plugin: expected one that compiles .*, got FAILED_PREC"):
@@ -116,7 +116,7 @@ def test_modules_of_several_devices(seen):
 
 def test_without_the_plugin(seen, monkeypatch):
     monkeypatch.setenv("PYXLA_PJRT_PLUGIN", "/no/such/plugin.so")
-    # Without their caches, which keep objects that a process can load only once.
+    # Without their caches, because a process can load the cached objects only once.
     for name in ("_plugin", "_device"):
         monkeypatch.setattr(ahead_of_time, name, getattr(ahead_of_time, name).__wrapped__)
     cuda_plugin.find_plugin.cache_clear()

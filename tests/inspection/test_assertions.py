@@ -148,7 +148,7 @@ def test_exception_of_the_block_goes_through(check):
 
 
 def falls_back(x):
-    """torch_xla has no XLA lowering of it."""
+    """torch_xla has no XLA lowering of this operation."""
     return torch.special.i1e(x)
 
 
@@ -168,7 +168,7 @@ def test_fallback_that_has_happened_before_counts_again():
 
 @pytest.mark.parametrize("times_before", [0, 1, 3])
 def test_fallback_after_the_counters_were_cleared(times_before):
-    """torch_xla clears its counters while torch.compile looks for fallbacks: an equal count looked like none."""
+    """torch_xla clears its counters while torch.compile looks for fallbacks, so an equal count does not mean none."""
     import torch_xla.debug.metrics as metrics
 
     x = tensor(16)

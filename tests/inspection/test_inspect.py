@@ -62,7 +62,7 @@ def test_attributes_are_python_values():
 
 
 def test_many_numbers_as_one_attribute():
-    """MLIR writes more than a hundred elements as bytes."""
+    """MLIR prints more than a hundred elements as bytes."""
     x, integers, numbers = tensor(3), list(range(-100, 400)), [0.5 * i for i in range(300)]
     seen = pyxla.inspect(lambda: probe_ops.probe_attributes(x, 1, 1.0, True, "", integers, numbers))
     assert (seen.calls()[0].attributes["integers"], seen.calls()[0].attributes["numbers"]) == (integers, numbers)
@@ -158,7 +158,7 @@ def test_calls_that_xla_leaves_out():
 
 
 def test_looking_adds_no_compilation():
-    """The next run uses what XLA compiled during `inspect`."""
+    """The next run uses the graphs that XLA compiled during `inspect`."""
     x = tensor(17)
     calls = []
 
@@ -176,7 +176,7 @@ def test_looking_adds_no_compilation():
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_looking_at_what_is_compiled_already(compiled):
-    """The function runs again for the inspection; the user's next run compiles nothing, and nothing is counted."""
+    """The function runs again for the inspection; the user's next run compiles nothing, and the counters stay."""
     x, calls = tensor(18 + compiled), []
 
     def step(x):
@@ -201,7 +201,7 @@ def test_looking_at_what_is_compiled_already(compiled):
 
 
 def test_a_run_that_is_counted_late(monkeypatch):
-    """Another thread counts executions: a graph that XLA had compiled before is shown anyway."""
+    """Another thread counts executions; a graph that XLA had compiled before must still be shown."""
     x = tensor(11)
 
     def fn():

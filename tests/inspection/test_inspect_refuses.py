@@ -24,7 +24,7 @@ def add(x, y):
 
 
 def test_cpu_tensors_into_a_compiled_function():
-    """torch_xla warns, and runs it on the CPU."""
+    """torch_xla warns and runs the function on the CPU."""
     fn = torch.compile(lambda x: add(x, x), backend="openxla")
     with (
         pytest.warns(UserWarning, match="Found tensor with shape"),
@@ -58,7 +58,7 @@ def test_no_function():
 
 
 def test_exception_of_the_function_goes_through():
-    """And restores the key of the cache, the flags and the folder."""
+    """The cache key, the flags and the folder are restored."""
     x, environment = tensor(24), dict(os.environ)
 
     def broken(x):

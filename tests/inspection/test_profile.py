@@ -35,7 +35,7 @@ def times(data: bytes, ops: dict | None = None) -> DeviceTimes:
 
 
 def test_a_loop_has_not_the_time_of_its_rounds():
-    """XLA's CPU records the loop around its instructions: the sum was twice the real time."""
+    """XLA:CPU also records the loop around its instructions; adding it would double the real time."""
     found = times(profile(("while.1", 0, 0, 10), ("dot.2", 0, 1, 3), ("dot.2", 0, 5, 4), ("add.3", 0, 12, 2)))
     assert found.seconds == {"matrix products": pytest.approx(7e-6), "the rest of XLA": pytest.approx(5e-6)}
     assert found.calls == {"matrix products": 2, "the rest of XLA": 2}

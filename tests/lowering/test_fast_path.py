@@ -1,4 +1,4 @@
-"""The fast path emits what torch's dispatcher would, and refuses what it refuses.
+"""The fast path emits the same as torch's dispatcher, and rejects the same arguments.
 
 An active TorchDispatchMode keeps a call off the fast path.
 """
@@ -19,7 +19,7 @@ DEVICE = torch_xla.device()
 
 PLAIN = {"integer": 7, "number": 0.5, "flag": True, "string": "plain", "integers": [1, -2], "numbers": [0.5]}
 ABSENT = {"maybe_integer": None, "maybe_number": None}
-# Values that compare equal, or that torch converts or refuses, beside those that are taken as they are.
+# Values that compare equal or that torch converts or rejects, as well as values that are taken unchanged.
 SCALARS = [1, True, 1.0, 0, False, 0.0, -0.0, math.nan, math.inf, "1", None, 2.5, 2**63 - 1, 2**63, -(2**63) - 1]
 OTHERS = [
     numpy.float64(1.0),
@@ -68,12 +68,12 @@ def through_dispatcher(*args, **kwargs):
         return ops.probe_attributes.overload(*args, **kwargs)
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's, of conversions
+@pytest.mark.filterwarnings("ignore")  # torch warns of conversions
 @pytest.mark.parametrize("name", NAMES)
 def test_every_value_as_through_the_dispatcher(name):
     x = torch.zeros(1, device=DEVICE)
     differing = []
-    # Twice: what the first round keeps must not let another value pass in the second.
+    # Twice, because what the first round caches must not let another value pass in the second.
     for value in [*SCALARS, *OTHERS, *LISTS] * 2:
         values = PLAIN | ABSENT | {name: value}
         want = outcome(through_dispatcher, x, **values)

@@ -73,7 +73,7 @@ def test_float_attribute_keeps_the_sign_of_zero():
 
 @pytest.mark.parametrize("name", ["number", "maybe_number"])
 def test_nan_is_lowered_once(name, monkeypatch):
-    """NaN equals nothing: each call was lowered again, and its computation was never freed."""
+    """NaN equals nothing, so each call could be lowered again and its computation never freed."""
     lowered, lower = [], Lowering.custom_call
     monkeypatch.setattr(Lowering, "custom_call", lambda self, arguments: lowered.append(1) or lower(self, arguments))
     for _ in range(3):
@@ -104,7 +104,7 @@ def test_changed_attributes_change_the_result():
     ids=str,
 )
 def test_attribute_of_another_type_is_refused(changes):
-    """The op object bypasses torch's dispatcher: it converted 2.7 to the int 2, and 2**63 to -(2**63)."""
+    """The op object bypasses torch's dispatcher and must not convert 2.7 to the int 2, or 2**63 to -(2**63)."""
     (name,) = changes
     for call in (ops.probe_attributes, torch.ops.xla_gpu.probe_attributes):
         with pytest.raises(RuntimeError, match=f"Expected a value of type .* for argument '{name}'"):
@@ -133,7 +133,7 @@ def test_optional_tensors(with_a, with_b, compiled):
 
 @pytest.mark.parametrize("call", [ops.probe_names, torch.ops.xla_gpu.probe_names], ids=["op object", "torch.ops"])
 def test_argument_named_as_a_name_of_our_own(call):
-    """A call's keywords are part of its key: a `key` or a `type` of the author's must not be taken for ours."""
+    """A call's keywords are part of its key: an author's `key` or `type` must not be mistaken for our own."""
     ones = torch.ones(2, device=DEVICE)
     for number in (0.0, 2.0):
         assert call(ones, 3 * ones, number, tuple=[5]).cpu().tolist() == [6.0 + 3 * number] * 2
@@ -187,7 +187,7 @@ def test_opcheck():
 
 
 def test_results_on_cpu_are_row_major():
-    """The reference keeps its operands' strides, and the fake function says row-major: torch.compile failed."""
+    """The reference keeps its operands' strides and the fake function says row-major: torch.compile would fail."""
     from pyxla_kernels.simple_add.simple_add import simple_add
 
     transposed = torch.arange(6.0).reshape(2, 3).t()
@@ -197,7 +197,7 @@ def test_results_on_cpu_are_row_major():
 
 
 def test_error_from_the_handler():
-    """XLA's exception arrives, and pyxla.sync takes the second one that torch_xla keeps for the next operation."""
+    """XLA's exception arrives, and pyxla.sync removes the second one, which torch_xla keeps for the next operation."""
     from pyxla import sync
 
     bad = torch.tensor([-1.0], device=DEVICE)
@@ -221,7 +221,7 @@ def test_await_uploads_takes_every_dtype(dtype):
 
 @pytest.mark.skipif(torch_xla.runtime.device_type() != "CPU", reason="waits for no upload: not XLA's CPU")
 def test_buffers_that_were_awaited_are_freed():
-    """Unconsumed exports kept each operand's buffer: a decoder in direct mode leaked a cache with every step."""
+    """Unconsumed exports would keep each operand's buffer: a decoder in direct mode would leak a cache per step."""
 
     def resident_bytes() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
@@ -238,7 +238,7 @@ def test_buffers_that_were_awaited_are_freed():
 
 
 def test_error_from_the_handler_right_after_a_large_upload():
-    """XLA copies large inputs in the background, and used to abort the process when a handler then failed."""
+    """XLA copies large inputs in the background and would abort the process if a handler failed meanwhile."""
     from pyxla import drain_errors
 
     for _ in range(20):
@@ -251,9 +251,9 @@ def test_error_from_the_handler_right_after_a_large_upload():
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch says that it loops
 @pytest.mark.parametrize("device", ["cpu", DEVICE], ids=["cpu", "xla"])
 def test_under_vmap(device):
-    """An op object treated batched tensors as plain ones, and torch_xla rejected them with a stack trace."""
+    """An op object must not treat batched tensors as plain ones, which torch_xla rejects with a stack trace."""
     x = torch.arange(6.0).reshape(2, 3).to(device)
-    # A row at a time: 10 x + x[0].
+    # One row at a time: 10 x + x[0].
     assert torch.vmap(ops.probe_optionals)(x, x * 10).cpu().tolist() == [[0, 10, 20], [33, 43, 53]]
     with pytest.raises(RuntimeError, match="Batching rule not implemented for xla_gpu::probe_increment"):
         torch.vmap(lambda row: ops.probe_increment(row, 1.0))(x)
@@ -265,7 +265,7 @@ def test_missing_argument():
 
 
 def test_tensors_on_two_devices():
-    """Before and after the first call with these shapes: a computation's key does not include devices."""
+    """Before and after the first call with these shapes, because a computation's key does not include devices."""
     on_xla, on_cpu = torch.ones(1, device=DEVICE), torch.ones(1)
     for _ in range(2):
         with pytest.raises(
@@ -277,7 +277,7 @@ def test_tensors_on_two_devices():
 
 @pytest.mark.parametrize("use", range(2))
 def test_compilations_leave_nothing_in_the_backend(use):
-    """torch wraps the backend's backward compiler at each use: in a run of all tests the nesting grew too deep."""
+    """torch wraps the backend's backward compiler at each use; over all tests the nesting would become too deep."""
     from torch._dynamo.backends.torchxla import openxla
 
     assert openxla.kwargs.get("bw_compiler") is None

@@ -1,4 +1,4 @@
-"""torch_xla.stablehlo with these ops inside: what it keeps, and what it loses but pyxla.export does not."""
+"""torch_xla.stablehlo with these ops: what it keeps, and what it loses but pyxla.export keeps."""
 
 import pytest
 import torch
@@ -70,8 +70,8 @@ def test_updates_in_place_keep_their_alias():
 
 
 def test_what_torch_xla_loses_and_pyxla_keeps(tmp_path):
-    """An updated argument: it counts the update among the results, and fails. An updated buffer: the update is gone.
-    bfloat16 weights: it makes numpy arrays of them, and fails. A test, so that we learn when this changes."""
+    """With an updated argument torch_xla counts the update as a result and fails. The update of a buffer is lost. It
+    converts bfloat16 weights to numpy arrays and fails. This test shows when that changes."""
     with pytest.raises(ValueError, match="`leaves` has length 2 but the spec refers to a pytree that holds 1 items"):
         exported(Updates(), X, Y)(X.to(DEVICE), Y.to(DEVICE))
     program = exported(Counts(), X)

@@ -32,12 +32,12 @@ def test_equal_modules_have_no_changes_whatever_their_names():
 
 
 def test_a_changed_parameter_is_the_only_change():
-    """Consequences of a change are left out, and so is the size that torch_xla keeps as an unused constant."""
+    """The consequences of a change are omitted, and so is the size that torch_xla keeps as an unused constant."""
     (changed,) = changes(
         Module(MODULE), Module(MODULE.replace("f32[4]", "f32[9]").replace("constant(4)", "constant(9)"))
     )
     assert (changed.what, changed.before, changed.after) == ("parameter 0", "f32[4]", "f32[9]")
-    # It has no line of its own: the first line that uses it.
+    # A parameter has no line; the report names the first line that uses it.
     assert changed.place == ("/x/a.py", 2)
 
 
@@ -57,7 +57,7 @@ def test_dynamo_s_file_may_be_empty():
 
 
 def test_modules_past_the_four_digits_of_their_names_keep_their_order(tmp_path):
-    """Modules are matched with compilations by order: from the ten thousandth on all were matched wrongly."""
+    """Modules are matched with compilations by order, which must also hold from the ten thousandth on."""
     names = [f"module_{number:04d}.SyncTensorsGraph.15.before_optimizations.txt" for number in (9, 1000, 9999, 10000)]
     with written_files(tmp_path, "*.txt") as found:
         for name in reversed(names):
@@ -68,7 +68,7 @@ def test_modules_past_the_four_digits_of_their_names_keep_their_order(tmp_path):
 
 
 def test_files_of_an_earlier_run_are_left_out(tmp_path):
-    """The user's own --xla_dump_to may contain modules already."""
+    """The folder of the user's own --xla_dump_to may already contain modules."""
     for name, written in (("old.txt", 1000), ("new.txt", 3000)):
         (tmp_path / name).write_text("")
         os.utime(tmp_path / name, (written, written))
@@ -77,7 +77,7 @@ def test_files_of_an_earlier_run_are_left_out(tmp_path):
 
 
 def test_packages_are_left_out_wherever_they_lie(tmp_path, monkeypatch):
-    """Cause: with torch_xla in a folder of PYTHONPATH, its own line was shown for a sync."""
+    """With torch_xla in a folder of PYTHONPATH, a sync must not be shown at torch_xla's own line."""
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept/made_up_torch").mkdir()
     (tmp_path / "kept/made_up_torch/__init__.py").touch()
@@ -108,7 +108,7 @@ def op_times_of(folder: Path, data: bytes, why: str | None = None) -> tuple:
 
 
 def test_times_per_op(tmp_path):
-    """Module 2 has the name of module 1: its call is another's."""
+    """Module 2 has the same name as module 1, but its call is not counted for the op."""
     data = profile(("custom-call.1", 1, 0, 3), ("custom-call.1", 2, 4, 1))
     found, notes = op_times_of(tmp_path, data, "it ended early")
     assert [(e["op"], e["calls"], e["share"]) for e in found["ops"]] == [
@@ -120,7 +120,7 @@ def test_times_per_op(tmp_path):
 
 
 def test_no_times_per_op(tmp_path, monkeypatch):
-    """Each says why; the report goes on."""
+    """Each case says why, and the report continues."""
     assert op_times({}, tmp_path, []) == (None, [])
     ended = {"profile": {"file": None, "why": "ALREADY_EXISTS"}, "libraries": {}}
     assert op_times(ended, tmp_path, []) == (None, ["no times per op: ALREADY_EXISTS"])
