@@ -1,4 +1,4 @@
-"""Which library an op gets, and the error for each library that does not fit."""
+"""The library that an op gets, and the error for each library that does not fit."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ print(register._registered[("xla_gpu_simple_add", "Host")])
 
 @pytest.mark.parametrize("variable", ["$ORIGIN", "${ORIGIN}"])
 def test_preloaded_library_by_a_path_that_the_loader_fills_in(variable):
-    """Taken as a path, it was a missing file, and `import torch_xla` failed."""
+    """Taken literally, the path is a missing file, with which `import torch_xla` would fail."""
     built = os.path.relpath(BUILT, Path(sys.executable).resolve().parent)
     script = "import torch_xla; from pyxla.library import register; print(*register._registered.values())"
     output = run_script(script, preload=f"{variable}/{built}/libsimple_add.so").stdout.split()
@@ -110,7 +110,7 @@ def test_library_of_another_kind_has_no_table():
 
 @pytest.mark.parametrize("kept", [0, 10, 63, 64, 1000, 0.5, -1])
 def test_truncated_library(tmp_path, kept):
-    """dlopen of a truncated library ends in SIGBUS: the file must be rejected before."""
+    """dlopen of a truncated library ends in SIGBUS, so the file must be rejected before that."""
     content = (BUILT / "libsimple_add.so").read_bytes()
     cut = tmp_path / "libsimple_add.so"
     cut.write_bytes(content[: int(len(content) * kept) if isinstance(kept, float) else kept])
@@ -136,7 +136,7 @@ def test_text_file_instead_of_a_library(tmp_path):
     ],
 )
 def test_header_that_was_altered(tmp_path, place, value, expected):
-    """An impossible size or offset raised struct.error or ValueError."""
+    """An impossible size or offset must not raise struct.error or ValueError."""
     content = bytearray((BUILT / "libsimple_add.so").read_bytes())
     content[place : place + len(value)] = value
     path = tmp_path / "libsimple_add.so"
@@ -223,7 +223,7 @@ def test_architecture_fits(capability):
     [("100f-real", (10, 3)), ("100f-virtual", (10, 3)), ("90", (9, 0)), ("90", (12, 0)), ("90a", (9, 0))],
 )
 def test_other_architecture_that_fits(architecture, capability):
-    """CMake's other forms: code of a family of GPUs, and code and PTX in one."""
+    """CMake's other forms: code for a family of GPUs, and code and PTX together."""
     register.check_architecture(library(cuda_architectures=(architecture,)), capability)
 
 

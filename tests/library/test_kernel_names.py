@@ -11,7 +11,7 @@ from pyxla.library.op_table import read_op_table
 from tests.conftest import ROOT
 from tests.layers.test_imports import LIBRARIES
 
-# From XLA's profile of a decoder's step on an H200, 2026-11-22.
+# From XLA's profile of a decoder step on an H200, 2026-11-22.
 ON_AN_H200 = {
     "fused_add_rms_norm": "void pyxla::RmsNormKernel<__nv_bfloat16, __nv_bfloat16, 1, true, true>(pyxla::RmsNormRows)",
     "paged_attention": "void paged_attention::decode::DecodeKernel<paged_attention::decode::Shape<__nv_bfloat16, "
@@ -28,7 +28,7 @@ ON_AN_H200 = {
 
 @pytest.fixture(scope="module")
 def built():
-    """The names of each op's kernels."""
+    """The names of each built op's kernels."""
     paths = {op: ROOT / f"build/lib/lib{op}.so" for op in LIBRARIES}
     if not all(read_op_table(path).cuda_architectures for path in paths.values()):
         pytest.skip("built without CUDA code: devtool build --cuda on")

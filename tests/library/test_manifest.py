@@ -1,4 +1,4 @@
-"""What pyxla does with a library and its manifest."""
+"""How pyxla reads a library's manifest and compares it with the library."""
 
 import json
 import shutil

@@ -94,14 +94,14 @@ def test_calls_around_the_op_are_fused_and_the_op_is_not():
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_calls_are_captured_in_a_command_buffer(compiled):
-    """Counted in XLA's executable, and replayed with other values: a captured call must not keep the first ones."""
+    """Counted in XLA's executable and replayed with other values: a captured call must not keep the first values."""
 
     def chain(x, y):
         for _ in range(8):
             x = torch.ops.xla_gpu.simple_add(x, y, 0.5)
         return x
 
-    size = 1100 + compiled  # a size of its own: XLA writes nothing for a cached graph
+    size = 1100 + compiled  # a size that no other test has, because XLA writes nothing for a cached graph
     call = torch.compile(chain, backend="openxla", fullgraph=True) if compiled else chain
     x, y = torch.zeros(size, device=DEVICE), torch.ones(size, device=DEVICE)
     torch_xla.sync(wait=True)
@@ -192,7 +192,7 @@ def test_kernel_that_the_driver_refuses(launch_library):
     result = probe_launch(x)
     with pytest.raises(RuntimeError, match="probe_launch: launch: expected cudaSuccess, got cudaErrorInvalid"):
         sync()
-    # Without the proxy torch_xla would end the process here.
+    # Without the proxy, torch_xla would end the process here.
     with pytest.raises(RuntimeError, match="probe_launch: launch: expected cudaSuccess"):
         result.cpu()
     del result

@@ -1,4 +1,4 @@
-"""How XLA's CUDA device is found, and the error for each missing part. Tests that need a GPU are in kernels/ and
+"""How XLA's CUDA device is found, and the error for each missing part. The tests that need a GPU are in kernels/ and
 tests/pjrt/test_cuda_device.py."""
 
 import os
@@ -31,7 +31,7 @@ def has_gpu() -> bool:
 
 @pytest.mark.skipif(has_gpu(), reason="needs a machine without a GPU")
 def test_cuda_without_a_driver_is_a_python_error():
-    """An exception at the import of torch_xla, not an abort during its start."""
+    """The import of torch_xla raises an exception; torch_xla does not abort at its start."""
     result = import_torch_xla()
     assert result.returncode == 1
     assert "pyxla.errors.PyxlaError: CUDA: driver: expected libcuda.so.1, got " in result.stderr
@@ -51,7 +51,7 @@ def test_cpu_asks_nothing_of_cuda():
 
 
 def test_torch_xla_loads_beside_a_torch_that_sees_a_gpu():
-    """torch_xla 2.8.1 then lacks c10::cuda::set_device(signed char); pyxla_torch_backend provides it."""
+    """torch_xla 2.8.1 then needs c10::cuda::set_device(signed char), which pyxla_torch_backend provides."""
     script = "import torch; torch.cuda.is_available = lambda: True; import torch_xla; print(torch_xla.device())"
     results = {}
     for autoload in ("1", "0"):
@@ -86,7 +86,7 @@ def wheel(folder: Path, cuda: int, version: str) -> None:
 
 @pytest.mark.parametrize(("installed", "want"), [((12,), 12), ((13,), 13), ((12, 13), 13)])
 def test_plugin_of_an_installed_wheel(tmp_path, installed, want):
-    """In a process of its own, because Python reads the installed packages once. The dev lock's package comes last."""
+    """In its own process, because Python reads the installed packages once. The dev lock's package comes last."""
     for cuda in installed:
         wheel(tmp_path, cuda, f"0.{cuda}")
     hidden = "none" if 13 in installed else "cuda13"

@@ -1,4 +1,4 @@
-"""pjrt_proxy: every call reaches the vendor's plugin with a large enough struct, and its results return."""
+"""pjrt_proxy: every call reaches the vendor's plugin with a large enough struct, and its results come back."""
 
 import ctypes
 import os
@@ -61,7 +61,7 @@ def proxy(plugin, tmp_path_factory):
 
 
 def extensions(proxy: Proxy) -> list[tuple[int, int]]:
-    """For each extension in the list: its type, and the word after its head."""
+    """For each extension in the list, its type and the word after its header."""
     found, address = [], proxy.extension
     while address:
         _, kind, address, word = (ctypes.c_uint64 * 4).from_address(address)
@@ -70,7 +70,7 @@ def extensions(proxy: Proxy) -> list[tuple[int, int]]:
 
 
 def first_extension(proxy: Proxy, kind: int) -> int:
-    """The word after the head of the first extension of a type, which torch_xla uses."""
+    """The word after the header of the first extension of a type, the one that torch_xla uses."""
     return next(word for found, word in extensions(proxy) if found == kind)
 
 
@@ -96,7 +96,7 @@ def test_head_and_extensions_are_the_vendors(proxy):
 
 
 def test_profiler_s_table_has_the_size_that_torch_xla_knows(proxy):
-    """With the vendor's table of 104 bytes, torch_xla ended the process when a profile started."""
+    """With the vendor's table of 104 bytes, torch_xla would end the process when a profile starts."""
     shown, vendors = ((ctypes.c_uint64 * 10).from_address(word) for kind, word in extensions(proxy) if kind == 1)
     assert (shown[0], vendors[0]) == (80, 104)
     assert shown[2:] == vendors[2:] and all(shown[2:])
@@ -127,7 +127,7 @@ def test_torch_xla_profiles_with_the_plugin(plugin):
 
 
 def test_view_names_the_stream_that_its_thread_asked_for_last(proxy):
-    """torch_xla makes a stream of the plugin wait for the producer but does not name the stream: XLA read too early."""
+    """torch_xla makes a plugin's stream wait for the producer but does not name it; XLA would then read too early."""
     assert get_stream(proxy, 5) == (None, 5)
     assert get_stream(proxy, 7) == (None, 7)
     assert create_view(proxy, 0) == 7
@@ -183,7 +183,7 @@ def test_attributes_of_a_caller_that_states_too_little(proxy):
 
 
 def test_options_of_execute_are_extended_too(proxy):
-    """torch_xla 2.8.1 has 80 bytes of options, the plugin wants 88."""
+    """torch_xla 2.8.1 has 80 bytes of options, the plugin needs 88."""
     options = (ctypes.c_uint64 * 12)(80, 0, 6, 0, 0, 0, 0, 0, 0, 0, 777, 888)
     result, words = proxy.call(55, stated=80, words=[0, ctypes.addressof(options), *[0] * 6])
     assert result is None

@@ -62,7 +62,7 @@ def test_what_torch_xla_starts_without_it():
 @pytest.mark.slow
 @pytest.mark.parametrize("asks", ["", "import importlib.util; assert importlib.util.find_spec('torch_xla');"])
 def test_torch_alone_is_left_as_it_is(asks):
-    """Also if a library checks whether torch_xla is installed."""
+    """This holds also if a library checks whether torch_xla is installed."""
     script = (
         f"import gc, os; before = gc.get_threshold(); import torch; {asks}"
         "print(gc.get_threshold() == before, 'TORCH_WARM_POOL' in os.environ)"

@@ -9,7 +9,7 @@ import pytest
 
 IMPORTS = ["import torch, torch_xla", "import torch_xla, torch", "import pyxla, torch, torch_xla"]
 COMPILERS = ["torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd", "torch_xla._dynamo.dynamo_bridge"]
-# Of torch_xla as it is without us.
+# For torch_xla without pyxla.
 ALONE = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 
@@ -45,7 +45,7 @@ def test_torch_xla_alone_loads_them():
 @pytest.mark.slow
 @pytest.mark.parametrize("imports", IMPORTS[:2])
 def test_switched_off_or_another_version(imports, tmp_path):
-    """Another torch_xla may need what is left out: it is imported as it is."""
+    """Another version of torch_xla may need the deferred modules, so it is imported unchanged."""
     script = f"{imports}; print(json.dumps([name for name in {COMPILERS} if name in sys.modules]))"
     assert seen(script, PYXLA_DEFERRED_IMPORT="0") == COMPILERS
     (tmp_path / "torch_xla-2.9.0.dist-info").mkdir()
@@ -79,7 +79,7 @@ print(json.dumps([name for name, module in sys.modules.items() if type(module)._
 )
 def test_as_without_us(what):
     script = f"import torch, torch_xla; print(json.dumps({what}))"
-    # Sets are written in the order of their hashes.
+    # Sets are printed in the order of their hashes.
     assert seen(script, PYTHONHASHSEED="0") == seen(script, PYTHONHASHSEED="0", **ALONE)
 
 
@@ -112,7 +112,7 @@ print(json.dumps(None))
 
 @pytest.mark.slow
 def test_scan_and_its_gradient():
-    """torch_xla's scan used three functions of functorch.compile; sums of 1 to 4 and what each adds to all of them."""
+    """torch_xla's scan uses three functions of functorch.compile. Running sums of 1 to 4, and their gradient."""
     script = """
 import torch, torch_xla
 from torch_xla.experimental.scan import scan
@@ -138,7 +138,7 @@ print(json.dumps([sys.modules["{name}"] is before, torch._dynamo.config.automati
 
 @pytest.mark.slow
 def test_more_than_torch_xla_asks_for():
-    """As in another version: the module is loaded, and attributes set before are still set."""
+    """As in another version: the module is loaded, and attributes that were set before are kept."""
     script = """
 import torch
 from pyxla_torch_backend import deferred
@@ -173,7 +173,7 @@ print(json.dumps([stand_ins, gc.get_threshold() == before, "torch._dynamo" in sy
 
 @pytest.mark.slow
 def test_torch_xla_first_and_it_fails(tmp_path):
-    """The import's end is not seen: a remaining stand-in loads its module for any name."""
+    """pyxla does not see the end of the import; a remaining stand-in loads its module for any name."""
     (tmp_path / "torch_xla.py").write_text("import torch, yaml\nraise ImportError(type(yaml).__name__)")
     script = """
 try:

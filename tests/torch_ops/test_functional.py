@@ -62,7 +62,7 @@ def test_without_results():
 
 
 def test_leaves_other_tensors_alone():
-    """Tensors that still need the old buffer: a clone and a sum that are pending, and one that shares it."""
+    """Tensors that still need the old buffer: a pending clone, a pending sum, and a tensor that shares the buffer."""
     cache = torch.ones(3, device=DEVICE)
     torch_xla.sync(wait=True)
     clone, pending, shared = cache.clone(), cache + 1, cache.detach()
@@ -89,7 +89,7 @@ every_way = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
 @every_way
 def test_backward_through_it(call):
-    """There is no gradient: the update counted as a constant, and tensors before it silently got none."""
+    """There is no gradient: if the update counted as a constant, tensors before it would silently get none."""
     weight = torch.ones(3, device=DEVICE, requires_grad=True)
     with pytest.raises((DefinitionError, BackendCompilerFailed)) as caught:
         total = call(torch.zeros(3, device=DEVICE), weight * 2)
@@ -101,7 +101,7 @@ def test_backward_through_it(call):
 
 @every_way
 def test_beside_what_is_trained(call):
-    """If no argument needs a gradient, or gradients are off, the call works."""
+    """The call works if no argument needs a gradient, or if gradients are off."""
     weight = torch.ones(3, device=DEVICE, requires_grad=True)
     cache = torch.zeros(3, device=DEVICE)
     for update in (weight.detach(), torch.ones(3, device=DEVICE)):
@@ -136,11 +136,11 @@ def again():
 @pytest.mark.parametrize("how", ["called", "torch.ops", "chosen"])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_an_implementation_updates_in_place_too(again, how, compiled):
-    """Called as the op is, as an overload, or in the op's place; and the op's own is back afterwards."""
+    """Called as the op is, as an overload, or in place of the op; afterwards the op's own kernel is back."""
     function = {"called": again, "torch.ops": again.overload, "chosen": ops.probe_accumulate}[how]
     call = torch.compile(lambda c, u: function(c, u), backend="openxla", fullgraph=True) if compiled else function
     with use_implementation("probe_accumulate", "again" if how == "chosen" else "default"):
-        # Of a size that no other test has, so that XLA compiles it.
+        # A size that no other test has, so that XLA compiles it.
         size = 20 + 2 * ["called", "torch.ops", "chosen"].index(how) + compiled
         cache, update = torch.ones(size, device=DEVICE), torch.arange(float(size), device=DEVICE)
         torch_xla.sync(wait=True)

@@ -1,4 +1,4 @@
-"""One op, several implementations: the choice per call and per process, and what keeps them apart."""
+"""One op with several implementations: the choice per call and per process, and how they are kept apart."""
 
 import itertools
 import os
@@ -31,7 +31,7 @@ def own_choice():
 
 @pytest.fixture
 def arguments() -> tuple[torch.Tensor, torch.Tensor]:
-    """Of sizes that no test had before, so that XLA compiles what it is given."""
+    """Arguments of sizes that no test has used, so that XLA compiles the call."""
     device, rows = torch_xla.device(), next(ROWS)
     return torch.randn(rows, 16).to(device), torch.randn(16).to(device)
 
@@ -41,7 +41,7 @@ def targets(function, *arguments) -> list[str]:
 
 
 def compiled_targets(function, arguments) -> list[str]:
-    """The targets in what XLA compiles for a call; unlike `pyxla.inspect` this traces no graph anew."""
+    """The targets in what XLA compiles for a call; unlike `pyxla.inspect`, this does not trace the graph again."""
     with hlo.optimized_modules() as modules:
         result = function(*arguments)
         torch_xla.sync(wait=True)
@@ -56,7 +56,7 @@ def test_a_call_names_its_implementation(arguments):
 
 
 def test_two_implementations_in_one_graph(arguments):
-    """Were the target not part of the key, the second would be the first one's result."""
+    """If the target were not part of the key, the second result would be the first one."""
     seen = pyxla.inspect(lambda x, w: (PACKET(x, w), PACKET.triton(x, w)), *arguments)
     assert sorted(call.target for call in seen.calls()) == [OWN, TRITON]
     pyxla.assert_custom_calls(seen, "rms_norm", 2)
@@ -141,7 +141,7 @@ def test_what_the_implementation_does_not_take_is_an_error_and_no_other_implemen
 
 
 def run(script: str, choice: str) -> subprocess.CompletedProcess:
-    # Of what is preloaded, all would be registered, called or not.
+    # Everything that is preloaded would be registered, whether called or not.
     environment = {**os.environ, "PJRT_DEVICE": "CPU", "PYXLA_IMPLEMENTATION": choice, "LD_PRELOAD": ""}
     return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
 

@@ -110,7 +110,7 @@ def test_pending_and_transposed_tensors_are_computed_first():
 
 @gpu
 def test_cupy_reads_after_xla_has_written():
-    """XLA still computes for tens of milliseconds when the array is requested."""
+    """XLA still has tens of milliseconds of work when the array is requested."""
     import cupy
     import torch_xla
 

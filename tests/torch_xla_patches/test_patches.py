@@ -1,7 +1,7 @@
-"""What torch_xla does without each patch. Where a test fails, torch_xla has changed: the patch of that name can go.
+"""What torch_xla does without each patch. If a test fails, torch_xla has changed and the patch of that name can go.
 
-Of the two in `mesh`, tests/spmd/mesh/test_compiled_on_mesh.py shows what they bring; of `backward_compiler`,
-tests/lowering/test_lower.py.
+tests/spmd/mesh/test_compiled_on_mesh.py shows the effect of the two patches in `mesh`, and tests/lowering/test_lower.py
+that of `backward_compiler`.
 """
 
 import os
