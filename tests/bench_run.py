@@ -9,7 +9,7 @@ from devtool.records.run_file import Run, parse_run
 
 
 def document(**times: float) -> dict:
-    """A run of two cases; layer -> factor of its times."""
+    """A run of two cases; the arguments map a layer to the factor of its times."""
 
     def layer(name: str, base: float) -> dict:
         noise = random.Random(name)
@@ -35,7 +35,7 @@ def document(**times: float) -> dict:
 
 
 def run(**times: float) -> Run:
-    """As the document says."""
+    """The run that `document` describes."""
     return parse_run(document(**times))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# A shell starts a background job with SIGINT ignored, and the processes that the tests interrupt would inherit that.
+# A shell starts a background job with SIGINT ignored; the processes that the tests interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -29,7 +29,7 @@ def compile_library(source: Path, output: Path, *definitions: str) -> Path:
 
 @pytest.fixture(scope="session")
 def probe_library(tmp_path_factory):
-    """The probe library, registered with XLA; its handlers are the host's."""
+    """The probe library, registered with XLA; it has only host handlers."""
     if os.environ.get("PJRT_DEVICE") == "CUDA":
         pytest.skip("the probe library has no CUDA code: --device cpu")
     from pyxla.library.find import Library

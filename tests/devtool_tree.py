@@ -1,4 +1,4 @@
-"""A copy of the checkout to build in, for the tests of devtool: they write ops, break them and kill builds."""
+"""A copy of the checkout in which the tests of devtool write ops, break them, build them and kill builds."""
 
 import contextlib
 import ctypes
@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-# Smaller than any real op: half a second instead of six, for tests of the build and not of the op.
+# Compiles in half a second, where the smallest real op takes six: for tests of the build, not of an op.
 TINY = """#include "common/ffi/op_table.h"
 int answer();
 int answer() { return 42; }
@@ -62,7 +62,7 @@ class Tree:
         return [sys.executable, "-P", "-m", "devtool", *arguments]
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
-        """Runs devtool to its end."""
+        """Runs devtool and waits for its end."""
         return subprocess.run(
             self.command(*arguments), cwd=self.root, env=self.environment(**environment), capture_output=True, text=True
         )
@@ -88,7 +88,7 @@ class Tree:
 
 @contextlib.contextmanager
 def tree_on_a_bad_disk(place: Path, what: str, *, free: int = 0) -> Iterator[Tree]:
-    """A tree on its own disk: "full" except `free` bytes, or "read-only". Skips without permission to mount."""
+    """A tree on its own disk: "full" except for `free` bytes, or "read-only". Skips without permission to mount."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"tmpfs", str(place).encode(), b"tmpfs", 0, b"size=4m"):
         pytest.skip(f"needs the right to mount a tmpfs: {os.strerror(ctypes.get_errno())}")

@@ -38,7 +38,7 @@ class Page:
             Block(tuple(match["info"].split()), match["text"], self.text.count("\n", 0, match.start()) + 1)
             for match in _FENCE.finditer(self.text)
         ]
-        # A span may be broken over two lines; in a table a bar inside it is escaped.
+        # A span may continue on a second line; in a table a bar inside it is escaped.
         self.spans = [re.sub(r"\s+", " ", match[2]).replace("\\|", "|").strip() for match in _SPAN.finditer(self.prose)]
         self.links = _LINK.findall(_SPAN.sub("", self.prose))
 
@@ -64,7 +64,7 @@ def page(name: str) -> Page:
 
 
 def matches(expected: str, got: str) -> bool:
-    """Whether an output is the expected one: `...` matches any text, and alone on a line also several lines."""
+    """Whether an output is as expected: `...` matches any text, and alone on a line also several lines."""
     lines = [line.rstrip() for line in expected.strip("\n").splitlines()]
     pattern = ""
     for line in lines:

@@ -1,4 +1,4 @@
-"""Layers over a paged cache, fed with random tokens, next to attention in float64."""
+"""Layers over a paged cache, fed with random tokens and compared with attention in float64."""
 
 import math
 
@@ -27,7 +27,7 @@ def attention(query, keys, values, window=None, cap=None):
 
 
 def rounded(rows, scales):
-    """Keys and values [tokens, 2, kv_heads, d] as a float8 cache with these scales gives them back, in float64."""
+    """Keys and values [tokens, 2, kv_heads, d] as read from a float8 cache with these scales, in float64."""
     scales = scales[:, :, None]
     return (rows / scales).clamp(-448, 448).to(torch.float8_e4m3fn).double() * scales.double()
 
@@ -39,7 +39,7 @@ class Served:
         mode: of the layers.
         num_blocks: of the cache.
         dtype: of the cache.
-        scales: [2, 2, kv_heads], per layer its kv_scales, or None.
+        scales: [2, 2, kv_heads], the kv_scales of each layer, or None.
         mesh: of cache and layers.
         options: of the layers.
     """
@@ -68,7 +68,7 @@ class Served:
         return child
 
     def trace(self, query, key, value, metadata):
-        """Both layers, each with keys and values of its own."""
+        """Both layers, each with its own keys and values."""
         layers = zip(self.layers, self.cache.layers, strict=True)
         return [layer(query, key[i], value[i], kv, metadata) for i, (layer, kv) in enumerate(layers)]
 

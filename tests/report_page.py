@@ -20,7 +20,7 @@ _BENCH = ("--device", "cpu", "--rounds", "2", "--layer", "raw", "--case", "f32-1
 
 @dataclass(frozen=True)
 class Made:
-    """The tree, the page, the output while it was made, and the processor time of that, in seconds."""
+    """The tree, the page, the output of the command that made it, and the command's processor time in seconds."""
 
     tree: Tree
     page: Path

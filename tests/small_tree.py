@@ -1,4 +1,4 @@
-"""A small project to set up: the real bin/devtool, setup_env.py and uv, locks of tiny wheels."""
+"""A small project to set up: the real bin/devtool, setup_env.py and uv, and locks of tiny wheels."""
 
 import contextlib
 import ctypes
@@ -49,7 +49,7 @@ print(json.dumps({"prefix": sys.prefix, "arguments": sys.argv[1:], "installed": 
 def write_wheel(
     folder: Path, name: str, version: str, size: int = 10, *, tag: str = "py3-none-any", needs: Sequence[str] = ()
 ) -> str:
-    """Returns its line in a lock."""
+    """Writes a wheel; returns its line in a lock."""
     wheel, info = folder / f"{name}-{version}-{tag}.whl", f"{name}-{version}.dist-info"
     requires = "".join(f"Requires-Dist: {requirement}\n" for requirement in needs)
     folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def lock_line(name: str, version: str, wheel: Path) -> str:
 
 
 def write_uv_wheel(folder: Path) -> str:
-    """The uv of this environment, as the wheel that it came in. Returns its line in a lock."""
+    """Writes this environment's uv as a wheel; returns its line in a lock."""
     version = importlib.metadata.version("uv")
     write_wheel(folder, "uv", version, tag="py3-none-linux_x86_64")
     wheel = next(folder.glob("uv-*.whl"))
@@ -101,7 +101,7 @@ class Tree:
         (self.root / f"requirements/{name}.txt").write_text("".join(lines))
 
     def environment(self, **changes: str) -> dict[str, str]:
-        """PYTHONPATH and PIP_TARGET must be ignored."""
+        """A user's environment, with PYTHONPATH and PIP_TARGET, which must be ignored."""
         base = {
             "PYXLA_SET": "cpu",
             "PYXLA_PYTHON": sys.executable,
@@ -171,7 +171,7 @@ def read_or_empty(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def mounted(folder: Path, options: str, flags: int = 0):
-    """A small file system: root may write everywhere else, and no disk here is full."""
+    """A small file system, because root may write everywhere else and no disk here is full."""
     libc = ctypes.CDLL(None, use_errno=True)
     folder.mkdir(exist_ok=True)
     if libc.mount(b"tmpfs", str(folder).encode(), b"tmpfs", flags, options.encode()):

@@ -91,7 +91,7 @@ print(sys.argv[1:], metrics.metric_data("CompileTime")[0], metrics.metric_data("
 sys.exit(7)
 """
 
-# A good step: no value read in the loop, one sync per step.
+# A good step reads no value in the loop and has one sync per step.
 CLEAN = """
 import torch
 import torch_xla

@@ -46,7 +46,7 @@ def place(tmp_path_factory):
 
 
 def marked(content):
-    """Replaces the mark at the end by a correct one."""
+    """The file with a correct mark at its end."""
     body = content[: -len("pyxla-artifact 1 sha256 ") - 64]
     return body + f"pyxla-artifact 1 sha256 {hashlib.sha256(body).hexdigest()}".encode()
 
@@ -88,7 +88,7 @@ def test_a_truncated_file(content, place, data):
 
 @given(data=st.data())
 def test_an_altered_byte(content, place, data):
-    """A changed byte anywhere, also where a zip reader does not look, such as a date."""
+    """A byte changed anywhere, even where a zip reader does not look, such as in a date."""
     altered = bytearray(content)
     altered[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
     place.write_bytes(altered)

@@ -71,7 +71,7 @@ def same_bits(got, want):
 
 @pytest.mark.parametrize(("name", "case"), list(round_trips()))
 def test_round_trip(name, case, tmp_path):
-    """For values other than the exported ones: the bits of the op itself, and correct against float64."""
+    """With other values than at the export: bit for bit the op's own results, and correct against float64."""
     op, path = find_op(name), tmp_path / "f.pyxla"
     pyxla.export(lambda **arguments: op(**arguments), (), path, kwargs=case.arguments(0))
     artifact = pyxla.load_artifact(path)
@@ -127,7 +127,7 @@ def test_weights_of_a_module(tmp_path):
 
 
 def test_equal_scalars_stay_two_inputs(tmp_path):
-    """torch_xla keeps one buffer for equal scalars, and merges two inputs of the same value."""
+    """torch_xla keeps one buffer for equal scalars and would merge two inputs of the same value."""
     artifact = saved(tmp_path, lambda x, y: x - y, torch.tensor(2.0), torch.tensor(2.0))
     assert artifact(torch.tensor(5.0).to(DEVICE), torch.tensor(1.0).to(DEVICE)).item() == 4.0
 
@@ -169,7 +169,7 @@ def swapped(x, y):
 @pytest.mark.parametrize("fn", [copied, swapped])
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_update_by_another_argument_as_it_is(tmp_path, fn, mode):
-    """torch_xla computes nothing for `x.copy_(y)`: x then has y's data. Such updates were left out."""
+    """torch_xla computes nothing for `x.copy_(y)`: x then has y's data. Such an update must still be exported."""
     with mode():
         artifact = saved(tmp_path, fn, torch.zeros(3), torch.ones(3))
     of_fn = torch.arange(3.0), torch.arange(3.0) * 5

@@ -37,7 +37,7 @@ needs_gpu = pytest.mark.skipif(os.environ.get("PJRT_DEVICE") != "CUDA", reason="
 
 @pytest.fixture(scope="module")
 def device():
-    """The CPU, with caches so small that no test must fill the real ones."""
+    """The CPU, with small caches instead of the real ones, so that no test has to fill those."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(host, "_last_level_cache", lambda: 1 << 20)
         yield host.HostDevice()
@@ -45,12 +45,12 @@ def device():
 
 @pytest.fixture(autouse=True)
 def forget_compiled_graphs():
-    """Otherwise one function's graphs count against the next test's limit."""
+    """Otherwise the graphs of one test would count against dynamo's limit in the next."""
     torch._dynamo.reset()
 
 
 def smallest_bench(name: str, device: str) -> tuple[CustomOp, Bench]:
-    """The op or implementation, and of the benches that it takes the one that moves the fewest bytes."""
+    """The op or implementation, and the bench with the fewest bytes among those that it takes."""
     folder = name.replace(".", "_")
     importlib.import_module(f"pyxla_kernels.{folder}.{folder}")
     op = find_op(name)
@@ -87,7 +87,7 @@ def test_names_of_benches_are_unique_and_say_why(op):
 
 @pytest.mark.parametrize(("op", "bench"), ON_THE_CPU, ids=lambda value: str(value))
 def test_bytes_of_a_bench_are_no_more_than_there_are(op, bench):
-    """A lower bound of bytes counts each operand and each result at most once."""
+    """The bytes of a bench are a lower bound, which counts each operand and each result at most once."""
     importlib.import_module(f"pyxla_kernels.{op}.{op}")
     schema, arguments = find_op(op).schema, bench.arguments()
     metas = [v.to("meta") if torch.is_tensor(v) else v for v in schema.bind((), arguments)]
@@ -148,7 +148,7 @@ def test_of_a_sample_the_other_rows_must_be_written():
 
 
 def test_raw_call_that_is_wrong_is_no_layer(device, monkeypatch):
-    """The kernel computes another alpha than the reference."""
+    """The kernel computes with another alpha than the reference."""
     bench = small()
     wrong = Expected(simple_add, bench, bench.arguments() | {"alpha": 0.25})
     with pytest.raises(AssertionError, match="values: expected"):
@@ -186,7 +186,7 @@ def test_record_of_a_bench(device, monkeypatch):
 
 @pytest.mark.parametrize("name", EVERY)
 def test_both_steps_of_every_op_are_right(device, name):
-    """The smallest bench of each op and implementation: chained or in place, its step has the calls that it says."""
+    """The smallest bench of each op and implementation: its step, chained or in place, has the calls that it states."""
     op, bench = smallest_bench(name, "cpu")
     if name.startswith("paged_attention"):
         dtype, d = (torch.bfloat16, 64) if op.name == "paged_attention.flashinfer" else (torch.float32, 16)
@@ -297,7 +297,7 @@ def test_layers_on_a_gpu(kind):
 
 
 def test_time_that_a_call_takes_the_host_does_not_count():
-    # A thread works in order, as a GPU does; a write takes it 10 ms, and a call takes the host 60.
+    # A thread works in order, as a GPU does; a write takes it 10 ms, and a call takes 60 ms on the host.
     written = []
     with ThreadPoolExecutor(max_workers=1) as stream:
 
@@ -318,12 +318,12 @@ def test_time_that_a_call_takes_the_host_does_not_count():
         assert sample(1)[0] > 0.03
         assert lead.seconds(call, sample) < 0.03
         assert lead.seconds(call, sample) < 0.03
-    assert written[-2:] == [written[-1]] * 2 and 4 < written[-1] <= Lead.most  # known from the first time
+    assert written[-2:] == [written[-1]] * 2 and 4 < written[-1] <= Lead.most  # known from the first run
 
     assert list(lead._writes) == [call]
     call = sample = None
     gc.collect()
-    assert not lead._writes  # the operands of no call are kept
+    assert not lead._writes  # no call's operands are kept
 
     # A call that waits for its own result is never ahead.
     tries = []

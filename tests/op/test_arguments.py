@@ -42,7 +42,7 @@ def test_errors_cross_processes(error_class, hint, protocol):
 
 @pytest.mark.parametrize("error_class", CLASSES)
 def test_bases(error_class):
-    """A RuntimeError, as torch also raises for a wrong argument."""
+    """One base is RuntimeError, which torch also raises for a wrong argument."""
     assert issubclass(error_class, PyxlaError) and issubclass(error_class, RuntimeError)
 
 
@@ -51,7 +51,7 @@ def test_a_wrong_argument_is_a_value_error():
 
 
 def test_every_exception_class_of_pyxla_derives_from_its_error():
-    """Read from the sources: a class with an exception as base is one, and there are only these."""
+    """Read from the sources: a class derived from an exception is one, and there are no others."""
     bases = {
         node.name: {ast.unparse(base) for base in node.bases}
         for path in sorted((ROOT / "pyxla").rglob("*.py"))
@@ -68,8 +68,8 @@ def test_every_error_class_is_public():
 
 
 def test_no_bare_exception_for_a_user():
-    """pyxla raises only its own exceptions; tests get AssertionError, torch_xla what its plugin interface needs."""
-    # AttributeError: Python asks it of a module's or an object's `__getattr__`.
+    """pyxla raises only its own exceptions, AssertionError for tests, and what torch_xla's plugin interface needs."""
+    # AttributeError: Python expects it from the `__getattr__` of a module or an object.
     allowed = {c.__name__ for c in CLASSES} | {"AssertionError", "AttributeError", "NotImplementedError"}
     files = sorted((ROOT / "pyxla").rglob("*.py"))
     assert len(files) >= 70  # otherwise the files have moved
@@ -82,7 +82,7 @@ def test_no_bare_exception_for_a_user():
 
 
 def checks(check: Check, torch) -> list:
-    """A call of every check that fails."""
+    """For every check, a call that fails."""
     return [
         lambda: check.that(False, "x", "a", "b"),
         lambda: check.dtype("x", torch.ones(1), (torch.int32, torch.bool)),

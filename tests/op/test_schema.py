@@ -24,7 +24,7 @@ def test_a_default_comes_back_as_written(default):
 
 @pytest.mark.parametrize("default", [5e-324, -1e-310, float("inf"), float("nan"), 2**63, 'a"b', "a\nb"])
 def test_a_default_that_torch_cannot_read(default):
-    """torch itself raises `IndexError: stod`, or points into a generated text."""
+    """torch itself would raise `IndexError: stod`, or point into a generated text."""
     with pytest.raises(DefinitionError, match=r"op: schema: expected defaults that torch's schemas can hold, got \("):
         Schema.infer(with_default(default), ())
 

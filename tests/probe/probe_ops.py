@@ -88,7 +88,7 @@ def _(cache, by):
 
 @custom_op
 def probe_parallel_count(x: torch.Tensor, grain: int) -> torch.Tensor:
-    """Ones: how often a parallel loop visits each index."""
+    """How often a parallel loop visits each index: all ones."""
     return torch.ones(x.shape, dtype=torch.int32)
 
 

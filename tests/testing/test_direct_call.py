@@ -1,4 +1,4 @@
-"""Raw calls: a handler called through ctypes gets the same as under XLA. On the CPU, with the probe handlers."""
+"""Raw calls: a handler called through ctypes gets the same arguments as from XLA. On the CPU, with probe handlers."""
 
 import math
 
@@ -118,7 +118,7 @@ def test_what_the_op_does_not_take(probe_library):
 @pytest.mark.parametrize("call", [call_raw, lambda op, given, where: direct_call.prepare(op, given, (), where)])
 @pytest.mark.parametrize("given", [{}, {"weight": None, "eps": 1.0}, {"x": torch.ones(2, 8), "weight": None, "to": 3}])
 def test_missing_and_unknown_arguments(call, given):
-    """A missing one was a KeyError, an unknown one was dropped."""
+    """A missing argument must not be a KeyError, and an unknown one must not be dropped."""
     message = f"rms_norm: arguments: expected x, weight, eps, got {', '.join(given) or 'none'}"
     with pytest.raises(ArgumentError) as caught:
         call(rms_norm, given, "Host")

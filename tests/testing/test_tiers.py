@@ -35,7 +35,7 @@ FORM = {"check_compiled", "check_hlo", "check_cpu", "check_opcheck"}
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_slow_tests_of_an_op(tmp_path, device):
-    """Cases of one form: the checks of that form once. A size for CUDA: on the CPU check_raw alone."""
+    """Cases of the same form run the form's checks only once; a size for CUDA runs only check_raw on the CPU."""
     (tmp_path / "test_it.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-p", "pyxla.pytest_plugin", f"--device={device}", "-m", "slow"]
     run = subprocess.run([*command, "--collect-only", "-q"], cwd=tmp_path, capture_output=True, text=True)

@@ -39,7 +39,7 @@ def test_one_element_off_by_two_units_fails(dtype, units, place):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_two_units_fail_at_every_mantissa(dtype):
-    """A limit relative to the value instead of its unit would accept two units in the upper half of a binade."""
+    """A limit relative to the value, not to its unit, would accept two units in the upper half of a binade."""
     for value in (1.0, 1.25, 1.5, 1.75, 2 - 2 * torch.finfo(dtype).eps):
         want = torch.tensor([value], dtype=torch.float64)
         with pytest.raises(AssertionError, match="1 of 1 differ"):
@@ -50,12 +50,12 @@ def test_two_units_fail_at_every_mantissa(dtype):
 def test_correct_rounding_passes(dtype):
     got, want = large(dtype)
     worst = compare("here", got, want, roundings=0)
-    # torch rounds float64 to the narrow dtypes by way of float32.
+    # torch rounds float64 to the narrow dtypes through float32.
     assert 0.49 < worst < 0.501
 
 
 def test_worst_element_is_the_one_nearest_to_its_limit():
-    """Not the one with the largest error: a unit in the last place is 2^-8 just below 1, and 4 just below 1024."""
+    """Not the element with the largest error: a unit in the last place is 2^-8 just below 1, and 4 just below 1024."""
     want = torch.tensor([1.0 - 2**-9, 1024.0 - 0.25], dtype=torch.float64)
     worst = worst_element("here", torch.tensor([1.0, 1024.0], dtype=torch.bfloat16), want, roundings=0)
     assert worst == (0.5, 2**-9, 2**-8) == WorstElement(share=0.5, error=2**-9, allowed=2**-8)
@@ -150,7 +150,7 @@ def test_integers_and_bools_must_be_equal(dtype):
 
 
 def test_error_above_that_of_the_peer_fails():
-    """Within the roundings, so that only the comparison with the baseline's error can fail."""
+    """The error is within the roundings, so that only the comparison with the peer's error can fail."""
     got, want = large(torch.float32)
     worse = (got.double() + 12 * torch.finfo(torch.float32).eps).float()
     error = (worse.double() - want).square().mean().sqrt().item()
@@ -162,7 +162,7 @@ def test_error_above_that_of_the_peer_fails():
 
 
 def test_one_outlier_does_not_fail_by_the_peer():
-    """The largest error of some thousand elements is no measure of an op: ours may be many times torch's."""
+    """The largest error of a few thousand elements does not measure an op: ours may be many times torch's."""
     got, want = large(torch.float32)
     eps = torch.finfo(torch.float32).eps
     got.view(-1)[0] += 8 * eps
