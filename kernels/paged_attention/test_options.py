@@ -67,7 +67,7 @@ def test_values_that_change_nothing(nothing):
 
 
 def test_sink_of_a_context_without_weight_takes_all():
-    """With a logit of -200 and a sink of 0 the sum is the sink's alone."""
+    """With a logit of -200 and a sink of 0, the sink takes the whole sum."""
     query, keys, values = torch.full((1, 8), 5.0), torch.full((1, 8), -5.0), torch.ones(1, 8)
     out, lse = on_xla(paged_attention_lse, one_token_each(query, keys, values, sinks=torch.zeros(1)))
     assert out.abs().max() == 0 and lse.item() == 0
