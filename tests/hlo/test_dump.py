@@ -63,7 +63,7 @@ def test_flags_that_name_a_folder_are_left_alone(tmp_path):
 
 
 def test_files_beside_a_module_that_are_older_than_it(tmp_path):
-    """XLA has not finished this module; the files with its name are from another process."""
+    """XLA has not finished this module; the older file with its name is from another process."""
     before, after = (tmp_path / f"module_0000.f.{part}_optimizations.txt" for part in ("before", "after"))
     for path in (before, after):
         path.write_text("HloModule f\n\nENTRY e {\n  ROOT p = f32[2]{0} parameter(0)\n}\n")

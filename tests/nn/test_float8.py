@@ -102,7 +102,7 @@ def test_a_block_is_copied_in_place_bit_for_bit():
         old[:, [6, 7, 4, 5]] = old[:, [0, 1, 2, 3]]
         new = layer.cpu().view(torch.uint8)
         if torch_xla.runtime.device_type() == "CUDA":
-            # On that device the conversion to float32 and back drops the sign of a NaN.
+            # On CUDA the conversion to float32 and back drops the sign of a NaN.
             old, new = (bits.where(bits != 0xFF, 0x7F) for bits in (old, new))
         assert torch.equal(new, old)
 
