@@ -198,7 +198,7 @@ def test_logits_with_stretched_rotations_and_tied_embeddings():
 
 
 @MODES
-@pytest.mark.parametrize("dtype", [None, torch.float8_e4m3fn], ids=str)
+@pytest.mark.parametrize("dtype", [None, pytest.param(torch.float8_e4m3fn, marks=pytest.mark.slow)], ids=str)
 def test_a_step_copies_no_cache(mode, dtype, model):
     """Neither on this device nor as XLA:CUDA compiles it, where one call takes the qkv projection's output."""
     engine = engine_of(model, mode, kv_cache_dtype=dtype)

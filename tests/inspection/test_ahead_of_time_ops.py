@@ -21,11 +21,8 @@ def cases():
     modules = (importlib.import_module(f"pyxla_kernels.{folder}.{folder}") for folder in LIBRARIES)
     declared = (value for module in modules for value in vars(module).values() if isinstance(value, pyxla.CustomOp))
     for op in declared:
-        seen = set()
-        for case in testing.cases_of(op):
-            # XLA:CUDA compiles cases of the same form of call alike.
-            marks = [pytest.mark.slow] if case.form() in seen else []
-            seen.add(case.form())
+        for index, case in enumerate(testing.cases_of(op)):
+            marks = [pytest.mark.slow] if index else []
             yield pytest.param(op.name, case, id=f"{op.name}-{case.name}", marks=marks)
 
 

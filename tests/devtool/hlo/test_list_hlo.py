@@ -97,6 +97,7 @@ def test_hlo_shows_the_custom_call(tree):
     assert result.stderr.endswith("hlo: 1 custom call: xla_gpu_simple_add\n")
 
 
+@pytest.mark.slow
 def test_hlo_highlights_it_on_a_terminal(tree):
     if shutil.which("script") is None:
         pytest.skip("needs `script`")
@@ -130,6 +131,7 @@ def test_hlo_of_an_op_without_cases(tree):
     )
 
 
+@pytest.mark.slow
 def test_hlo_of_a_further_op_of_a_folder(tree):
     """Its cases are in a separate list, and its name does not contain the folder's name."""
     folder = tree.kernels / "simple_add"
@@ -164,6 +166,7 @@ def test_hlo_calls_a_further_op_or_implementation(name):
     assert [call.target for call in seen.calls()] == [f"xla_gpu_{name.replace('.', '_')}"]
 
 
+@pytest.mark.slow
 def test_hlo_of_the_folder_of_an_implementation():
     command = [sys.executable, "-P", "-m", "devtool", "hlo", "rms_norm_triton"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -201,6 +204,7 @@ def test_hlo_at_each_stage(tree):
     assert texts["after"].startswith("HloModule ") and "is_scheduled=true" in texts["after"]
 
 
+@pytest.mark.slow
 def test_hlo_diff(tree):
     result = tree.run("hlo", "simple_add", "--diff")
     lines = result.stdout.splitlines()
@@ -208,6 +212,7 @@ def test_hlo_diff(tree):
     assert any(line.startswith("+HloModule") for line in lines) and "metadata" not in result.stdout
 
 
+@pytest.mark.slow
 def test_hlo_json(tree):
     result = tree.run("hlo", "simple_add", "--case", "f32-3x5", "--json")
     data = json.loads(result.stdout)

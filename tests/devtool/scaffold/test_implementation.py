@@ -62,7 +62,7 @@ def test_list_shows_it_under_its_op(tree, tested):
     assert [e["schema"].partition("(")[0] for e in entries] == overloads
 
 
-@pytest.mark.parametrize("name", ["simple_add_triton", "simple_add.triton"])
+@pytest.mark.parametrize("name", ["simple_add.triton", pytest.param("simple_add_triton", marks=pytest.mark.slow)])
 def test_hlo_of_an_implementation(tree, tested, name):
     result = tree.run("hlo", name)
     assert result.returncode == 0, result.stderr

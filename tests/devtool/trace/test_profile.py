@@ -3,6 +3,8 @@
 import os
 from importlib.util import find_spec
 
+import pytest
+
 from tests.devtool.trace.test_command import Traced
 
 PROFILES = """
@@ -28,6 +30,7 @@ PROFILES = """
 """
 
 
+@pytest.mark.slow
 def test_a_script_that_forks_and_profiles_itself(tmp_path):
     """XLA has one profile at a time: the script's own is complete, and the report says why the trace's ended."""
     traced = Traced(tmp_path, PROFILES)
@@ -60,6 +63,7 @@ def test_a_long_run_is_recorded_for_a_while(tmp_path):
     assert traced.report["notes"] == ["times per op cover the first 0.2 s of computing: --op-seconds N records longer"]
 
 
+@pytest.mark.slow
 def test_torch_xla_in_any_folder(tmp_path, monkeypatch):
     """A sync must not be shown at torch_xla's own line. Without a profile, everything else is reported."""
     (tmp_path / "some").mkdir()
