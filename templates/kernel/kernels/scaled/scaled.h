@@ -6,7 +6,7 @@
 //   x: [element_count], T, contiguous, read
 //   out: [element_count], T, contiguous, written
 //
-// T is float, bfloat16 or float16; formed in float and rounded once.
+// T is float, bfloat16 or float16; computed in float and rounded once.
 // Test: devtool test scaled
 #pragma once
 
@@ -16,7 +16,7 @@ namespace scaled_op {
 
 enum class Dtype { kFloat32, kBFloat16, kFloat16 };
 
-// replace: what both platforms' functions take
+// replace: the arguments of both platforms' functions
 struct Params {
   const void* x;
   void* out;

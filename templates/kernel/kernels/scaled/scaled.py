@@ -19,12 +19,12 @@ def scaled(x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
         As x, one tensor.
 
     Raises:
-        ArgumentError: a dtype not as above (CPU and CUDA tensors may be float64).
+        ArgumentError: a dtype other than those above (CPU and CUDA tensors may be float64).
 
     Source: replace: paper, file or formula.
     """
     wide = accumulation_dtype(x.dtype)
-    # replace: the formula, as scaled.h states it; this function is what the kernel is compared with
+    # replace: the formula, as scaled.h states it; the kernel is compared with this function
     factor = scale
     blend = x.to(wide)
     return (factor * blend).to(x.dtype)
@@ -32,6 +32,6 @@ def scaled(x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
 
 @scaled.register_fake
 def _(x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-    # replace: the checks, on every device before the kernel runs, and shape and dtype of each result
+    # replace: the checks, which run on every device before the kernel, and shape and dtype of each result
     check.dtype("x", x, (torch.float32, torch.bfloat16, torch.float16), reference=(torch.float64,))
     return torch.empty_like(x, memory_format=torch.contiguous_format)

@@ -17,9 +17,9 @@ scaled_op::Dtype DtypeOf(const ffi::AnyBuffer& buffer) {
   }
 }
 
-// Checks the arguments and fills in what both platforms' functions take.
+// Checks the arguments and fills in `params` for both platforms' functions.
 ffi::Error MakeParams(ffi::AnyBuffer x, ffi::AnyBuffer out, double scale, scaled_op::Params* params) {
-  // replace: the checks, in the order of the arguments; the fake function in scaled.py makes the same
+  // replace: the checks, in the order of the arguments; the fake function in scaled.py makes the same checks
   PYXLA_RETURN_IF_ERROR(pyxla::CheckDtype(kOp, "x", x, {ffi::F32, ffi::BF16, ffi::F16}));
   PYXLA_RETURN_IF_ERROR(pyxla::CheckDtype(kOp, "out", out, {x.element_type()}));
   PYXLA_RETURN_IF_ERROR(pyxla::CheckShape(kOp, "out", out, x.dimensions()));
