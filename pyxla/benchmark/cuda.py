@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,9 +9,8 @@ from typing import Any
 
 import torch
 
-from pyxla.errors import PyxlaError, mismatch
 from pyxla.pjrt import cuda_plugin
-from pyxla.testing.direct_call import Buffer
+from pyxla.testing.device_memory import CupyMemory
 
 # Written between two calls: more than the L2 cache of any GPU holds (H200: 50 MiB, B200: 126 MiB).
 _OTHER_BYTES = 256 << 20
@@ -159,52 +157,16 @@ class TorchCudaDevice(_CudaDevice):
         return lambda: torch.matmul(a, b, out=out), 2 * _MATRIX**3, f"a bfloat16 product of {_MATRIX}^3 by torch"
 
 
-class CupyCudaDevice(_CudaDevice):
+class CupyCudaDevice(CupyMemory, _CudaDevice):
     """The GPU if torch has no CUDA: CuPy's memory, and a separate stream."""
 
     peers = None
 
     def __init__(self) -> None:
-        super().__init__()
-        try:
-            import cupy
-        except ImportError as error:
-            hint = "PYXLA_SET=cuda13 bin/devtool"
-            raise PyxlaError(mismatch("bench", "memory", "CuPy, or a torch with CUDA", error), hint) from error
-        self._cupy = cupy
-        self._stream = cupy.cuda.Stream(non_blocking=True)
+        CupyMemory.__init__(self)
+        _CudaDevice.__init__(self)
         self._other_data = self._memory(_OTHER_BYTES)
         self.without_peers = f"torch {torch.__version__} sees no GPU"
-
-    def copy(self, tensor: torch.Tensor) -> Buffer:
-        """A dense copy in this device's memory."""
-        source = tensor.contiguous()
-        buffer = self.empty(source.shape, source.dtype)
-        if source.nbytes:
-            buffer.owner.copy_from_host(source.data_ptr(), source.nbytes)
-        return buffer
-
-    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Buffer:
-        """Memory with all bits set: NaN in every float dtype, so that an element that is not written is detected."""
-        size = math.prod(shape) * dtype.itemsize
-        memory = self._memory(size)
-        if size:
-            memory.memset(0xFF, size)
-        return Buffer(memory.ptr, tuple(shape), dtype, memory)
-
-    def read(self, array: Buffer) -> torch.Tensor:
-        """The array as a tensor, on the CPU."""
-        self._cupy.cuda.runtime.deviceSynchronize()
-        own = torch.empty(array.shape, dtype=array.dtype)
-        if own.nbytes:
-            array.owner.copy_to_host(own.data_ptr(), own.nbytes)
-        return own
-
-    def run(self, launch: Callable[[int], None]) -> None:
-        """As TorchCudaDevice.run."""
-        self._cupy.cuda.runtime.deviceSynchronize()
-        launch(self._stream.ptr)
-        self._stream.synchronize()
 
     def bind(self, launches: Sequence[Callable[[int], None]]) -> Callable[[], None]:
         """These raw calls one after the other, captured as a CUDA graph."""
@@ -252,6 +214,3 @@ class CupyCudaDevice(_CudaDevice):
                 self._cupy.matmul(a, b, out=out)
 
         return product, 2 * _MATRIX**3, f"a float16 product of {_MATRIX}^3 by CuPy"
-
-    def _memory(self, size: int) -> Any:
-        return self._cupy.cuda.MemoryPointer(self._cupy.cuda.Memory(size), 0)

@@ -12,11 +12,13 @@ from typing import Any
 
 import torch
 
+from pyxla.testing.device_memory import HostMemory
+
 # Used if the system does not report the size of its last-level cache.
 _CACHE_BYTES = 64 << 20
 
 
-class HostDevice:
+class HostDevice(HostMemory):
     """Calls handlers of platform Host on torch's CPU tensors, and times them by the clock.
 
     Attributes:
@@ -46,24 +48,6 @@ class HostDevice:
         self.about = {"kind": self.kind, "name": cpu_name(), "threads": torch.get_num_threads()}
         self.cold = f"{self._other_data.nbytes >> 20} MiB written before each call, the last-level cache has "
         self.cold += f"{self._cache >> 20} MiB"
-
-    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A dense copy in this device's memory."""
-        return tensor.clone(memory_format=torch.contiguous_format)
-
-    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Memory with all bits set: NaN in every float dtype, so that an element that is not written is detected."""
-        made = torch.empty(tuple(shape), dtype=dtype)
-        made.reshape(-1).view(torch.uint8).fill_(0xFF)
-        return made
-
-    def read(self, array: torch.Tensor) -> torch.Tensor:
-        """The array as a tensor."""
-        return array
-
-    def run(self, launch: Callable[[int], None]) -> None:
-        """Makes a raw call and waits for it."""
-        launch(0)
 
     def bind(self, launches: Sequence[Callable[[int], None]]) -> Callable[[], None]:
         """These raw calls one after the other, as one call."""

@@ -7,17 +7,19 @@ its end. Results start with all bits set, NaN in every float dtype, so that an e
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from pyxla.errors import PyxlaError, mismatch
 from pyxla.library.find import Library, find_library
-from pyxla.testing.direct_call import Buffer, in_order, prepare
+from pyxla.testing.call_frame import Buffer
+from pyxla.testing.direct_call import in_order, prepare
 from pyxla.torch_ops.custom_op import CustomOp
 
-__all__ = ["call_raw"]
+__all__ = ["CupyMemory", "HostMemory", "call_raw"]
 
 
 def call_raw(op: CustomOp, arguments: dict[str, Any], platform: str) -> tuple[torch.Tensor, ...]:
@@ -32,12 +34,12 @@ def call_raw(op: CustomOp, arguments: dict[str, Any], platform: str) -> tuple[to
         ArgumentError: the op does not take these arguments.
         PyxlaError: the handler's own error, or no CuPy or GPU.
     """
-    memory = _Host() if platform == "Host" else _Cuda()
+    memory = HostMemory() if platform == "Host" else CupyMemory()
     copies = {n: memory.copy(v) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
     metas = tuple(
         torch.empty_like(v, device="meta") if isinstance(v, torch.Tensor) else v for v in in_order(op, arguments)
     )
-    results = tuple(memory.empty(tuple(t.shape), t.dtype, 0xFF) for t in op.infer_results(metas))
+    results = tuple(memory.empty(t.shape, t.dtype) for t in op.infer_results(metas))
     size = op.workspace_bytes(metas, platform)
     workspace = None if size is None else memory.empty((size,), torch.uint8)
     memory.run(prepare(op, copies, results, platform, workspace=workspace, library=_library(op.library)))
@@ -49,25 +51,31 @@ def _library(name: str) -> Library:
     return find_library(name)
 
 
-class _Host:
-    def copy(self, tensor: torch.Tensor) -> Buffer:
-        own = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
-        return Buffer(own.data_ptr(), tuple(own.shape), own.dtype, own)
+class HostMemory:
+    """CPU memory, as tensors of torch's."""
 
-    def empty(self, shape: tuple[int, ...], dtype: torch.dtype, byte: int | None = None) -> Buffer:
-        own = torch.empty(shape, dtype=dtype)
-        if byte is not None:
-            _bytes(own).fill_(byte)
-        return Buffer(own.data_ptr(), shape, dtype, own)
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A dense copy of a tensor on any device."""
+        return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """An array with all bits set: NaN in every float dtype, so that an element that is not written shows."""
+        made = torch.empty(tuple(shape), dtype=dtype)
+        made.reshape(-1).view(torch.uint8).fill_(0xFF)
+        return made
+
+    def read(self, array: torch.Tensor) -> torch.Tensor:
+        """The array as a tensor."""
+        return array
 
     def run(self, launch: Callable[[int], None]) -> None:
+        """Makes a raw call and waits for its end."""
         launch(0)
 
-    def read(self, buffer: Buffer) -> torch.Tensor:
-        return buffer.owner
 
+class CupyMemory:
+    """GPU memory of CuPy's, and a stream."""
 
-class _Cuda:
     def __init__(self) -> None:
         try:
             import cupy
@@ -75,34 +83,42 @@ class _Cuda:
             raise PyxlaError(
                 mismatch("raw call", "CuPy", "an importable one", error), "PYXLA_SET=cuda13 bin/devtool"
             ) from error
-        self._cuda = cupy.cuda
+        self._cupy = cupy
         self._stream = cupy.cuda.Stream(non_blocking=True)
 
     def copy(self, tensor: torch.Tensor) -> Buffer:
+        """As HostMemory.copy, on the GPU."""
         source = tensor.contiguous()
-        buffer = self.empty(tuple(tensor.shape), tensor.dtype)
+        buffer = self._allocate(source.shape, source.dtype)
         if source.nbytes:
             buffer.owner.copy_from_host(source.data_ptr(), source.nbytes)
         return buffer
 
-    def empty(self, shape: tuple[int, ...], dtype: torch.dtype, byte: int | None = None) -> Buffer:
-        size = torch.empty(shape, dtype=dtype, device="meta").nbytes
-        memory = self._cuda.MemoryPointer(self._cuda.Memory(size), 0)
-        if size and byte is not None:
-            memory.memset(byte, size)
-        return Buffer(memory.ptr, shape, dtype, memory)
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Buffer:
+        """As HostMemory.empty, on the GPU."""
+        buffer = self._allocate(shape, dtype)
+        if size := buffer.owner.mem.size:
+            buffer.owner.memset(0xFF, size)
+        return buffer
+
+    def read(self, array: Buffer) -> torch.Tensor:
+        """The array as a CPU tensor, once the GPU has finished its work."""
+        self._cupy.cuda.runtime.deviceSynchronize()
+        own = torch.empty(array.shape, dtype=array.dtype)
+        if own.nbytes:
+            array.owner.copy_to_host(own.data_ptr(), own.nbytes)
+        return own
 
     def run(self, launch: Callable[[int], None]) -> None:
-        self._cuda.runtime.deviceSynchronize()
+        """As HostMemory.run."""
+        self._cupy.cuda.runtime.deviceSynchronize()
         launch(self._stream.ptr)
         self._stream.synchronize()
 
-    def read(self, buffer: Buffer) -> torch.Tensor:
-        own = torch.empty(buffer.shape, dtype=buffer.dtype)
-        if own.nbytes:
-            buffer.owner.copy_to_host(own.data_ptr(), own.nbytes)
-        return own
+    def _allocate(self, shape: Sequence[int], dtype: torch.dtype) -> Buffer:
+        memory = self._memory(math.prod(shape) * dtype.itemsize)
+        return Buffer(memory.ptr, tuple(shape), dtype, memory)
 
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.reshape(-1).view(torch.uint8)
+    def _memory(self, size: int) -> Any:
+        """Memory of its own, not of CuPy's pool."""
+        return self._cupy.cuda.MemoryPointer(self._cupy.cuda.Memory(size), 0)
