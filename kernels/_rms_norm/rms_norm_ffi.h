@@ -19,6 +19,7 @@ inline ffi::Error MakeRmsNormParams(const char* op, ffi::AnyBuffer x, std::optio
     PYXLA_RETURN_IF_ERROR(CheckDtype(op, "weight", *weight, {x.element_type(), ffi::F32}));
     PYXLA_RETURN_IF_ERROR(CheckShape(op, "weight", *weight, {hidden}));
   }
+  PYXLA_RETURN_IF_ERROR(CheckNotNegative(op, "eps", eps));
   PYXLA_RETURN_IF_ERROR(CheckDtype(op, "out", out, {x.element_type()}));
   PYXLA_RETURN_IF_ERROR(CheckShape(op, "out", out, dims));
   *params = {.x = x.untyped_data(),

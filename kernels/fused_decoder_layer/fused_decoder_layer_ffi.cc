@@ -67,6 +67,7 @@ ffi::Error MakeLayerParams(const Arguments& a, const Results& results, Params* p
   PYXLA_RETURN_IF_ERROR(check("down_proj", a.down_proj, {hidden, inner}));
   PYXLA_RETURN_IF_ERROR(check("input_norm", a.input_norm, {hidden}));
   if (a.qkv_proj) PYXLA_RETURN_IF_ERROR(check("qkv_proj", *a.qkv_proj, {columns, hidden}));
+  PYXLA_RETURN_IF_ERROR(pyxla::CheckNotNegative(a.op, "eps", a.eps));
   PYXLA_RETURN_IF_ERROR(pyxla::CheckInPlace(a.op, "residual", a.residual, results.new_residual));
   *params = {.attention = a.attention.untyped_data(),
              .residual = a.residual.untyped_data(),

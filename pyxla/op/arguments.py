@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
 from pyxla.errors import ArgumentError, mismatch
 from pyxla.op.dtypes import dtype_name
+
+_switched_off = False
+
+
+@contextmanager
+def no_checks() -> Iterator[None]:
+    """Lets every Check pass, for tests that give a handler what Python refuses."""
+    global _switched_off
+    before, _switched_off = _switched_off, True
+    try:
+        yield
+    finally:
+        _switched_off = before
 
 
 class Check:
@@ -24,7 +38,7 @@ class Check:
 
     def that(self, condition: bool, argument: str, expected: object, got: object, hint: str | None = None) -> None:
         """Raises unless `condition` holds."""
-        if not condition:
+        if not condition and not _switched_off:
             if self._implementation:
                 expected = f"{expected} with implementation {self._implementation}"
                 hint = hint or f"the op's default takes it: with pyxla.use_implementation({self.op!r}, 'default'): ..."

@@ -36,6 +36,7 @@ class Schema:
         arguments: all arguments in order.
         tensors, attributes, mutated: the arguments of each sort, in order.
         result_count: the number of results of its custom call, including the mutated arguments.
+        result_names: the names of the results that the op returns, or "result 0", "result 1"; "result" if it is alone.
         device: the `Device` argument of an op without tensors, or None.
         defaults: name -> default value.
     """
@@ -61,6 +62,8 @@ class Schema:
         devices = [a for a in self.arguments if a.kind == "Device"]
         self.device = devices[0] if devices else None
         self._returns = [str(r.type) for r in parsed.returns]
+        numbered = len(parsed.returns) > 1
+        self.result_names = [r.name or (f"result {i}" if numbered else "result") for i, r in enumerate(parsed.returns)]
         self.result_count = len(self.mutated) + len(self._returns)
         self._check(name)
 

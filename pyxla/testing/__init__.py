@@ -9,11 +9,11 @@ the checks of CHECKS_OF_A_FORM for a case if an earlier case of the op has the s
 """
 
 from pyxla.hlo.dump import compilations
+from pyxla.testing.bad_input_checks import check_bad_input
 from pyxla.testing.case import BadInput, Case, cases_of
 from pyxla.testing.op_checks import (
     CHECKS,
     CHECKS_OF_A_FORM,
-    check_bad_input,
     check_compiled,
     check_cpu,
     check_hlo,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ class Case:
             values to 16 bits; None: as `roundings`.
         cuda_size: True if only the CUDA kernel treats these sizes differently: on the CPU, `devtool test` runs only
             check_raw for the case, and `devtool test --all` every test.
+        repeatable: whether two calls with these arguments return the same bits; False, say, for sums by atomics.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Case:
     roundings: int = 16
     cuda_roundings: int | None = None
     cuda_size: bool = False
+    repeatable: bool = True
 
     def __str__(self) -> str:
         return self.name
@@ -78,12 +80,17 @@ class BadInput:
         build: as Case.build.
         message: the whole message, without the hint: `op: argument: expected X, got Y`.
         at_run_time: True if only the data shows it: XLA's CPU handler returns the error when the graph runs.
+        only_python: True if the handler takes these arguments, and only Python refuses them.
+        results: (shape, dtype) of each result for the call of the handler, without the arguments that it updates. None:
+            as the fake function computes them without its checks or, if it fails, as for the op's first case.
     """
 
     name: str
     build: Callable[[torch.Generator], dict[str, Any]]
     message: str
     at_run_time: bool = False
+    only_python: bool = False
+    results: Sequence[tuple[Sequence[int], torch.dtype]] | None = None
 
     def __str__(self) -> str:
         return self.name

@@ -16,19 +16,30 @@ import torch
 from pyxla.errors import PyxlaError, mismatch
 from pyxla.library.find import Library, find_library
 from pyxla.testing.call_frame import Buffer
-from pyxla.testing.direct_call import in_order, prepare
+from pyxla.testing.direct_call import in_order, prepare, without_data
 from pyxla.torch_ops.custom_op import CustomOp
 
 __all__ = ["CupyMemory", "HostMemory", "call_raw"]
 
 
-def call_raw(op: CustomOp, arguments: dict[str, Any], platform: str) -> tuple[torch.Tensor, ...]:
-    """Calls the op's handler once and returns what it wrote, on the CPU: first the arguments updated in place.
+def call_raw(
+    op: CustomOp,
+    arguments: dict[str, Any],
+    platform: str,
+    *,
+    results: Sequence[tuple[Sequence[int], torch.dtype]] | None = None,
+) -> tuple[dict[str, Any], tuple[torch.Tensor, ...]]:
+    """Calls the op's handler once.
 
     Args:
         op: the op.
         arguments: by name, tensors of any strides; they are not changed.
         platform: "Host" or "CUDA".
+        results: (shape, dtype) of each result, for arguments that the fake function refuses; None: as it returns them.
+
+    Returns:
+        The arguments after the call, with CPU tensors, and what the handler wrote: first the arguments that it updated
+        in place, then the results.
 
     Raises:
         ArgumentError: the op does not take these arguments.
@@ -36,14 +47,15 @@ def call_raw(op: CustomOp, arguments: dict[str, Any], platform: str) -> tuple[to
     """
     memory = HostMemory() if platform == "Host" else CupyMemory()
     copies = {n: memory.copy(v) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
-    metas = tuple(
-        torch.empty_like(v, device="meta") if isinstance(v, torch.Tensor) else v for v in in_order(op, arguments)
-    )
-    results = tuple(memory.empty(t.shape, t.dtype) for t in op.infer_results(metas))
-    size = op.workspace_bytes(metas, platform)
+    metas = without_data(in_order(op, arguments))
+    inferred = [(t.shape, t.dtype) for t in op.infer_results(metas)] if results is None else results
+    written = [memory.empty(shape, dtype) for shape, dtype in inferred]
+    size = op.workspace_bytes(metas, platform) if results is None else 0 if op.has_workspace else None
     workspace = None if size is None else memory.empty((size,), torch.uint8)
-    memory.run(prepare(op, copies, results, platform, workspace=workspace, library=_library(op.library)))
-    return tuple(map(memory.read, (*(copies[a.name] for a in op.schema.mutated), *results)))
+    library = _library(op.library)
+    memory.run(prepare(op, copies, written, platform, workspace=workspace, library=library, check=results is None))
+    after = {n: memory.read(copies[n]) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
+    return after, (*(after[a.name] for a in op.schema.mutated), *map(memory.read, written))
 
 
 @functools.cache  # a process cannot replace a library that it has loaded: its digest is compared once

@@ -30,6 +30,7 @@ def prepare(
     *,
     workspace: torch.Tensor | Buffer | None = None,
     library: Library | None = None,
+    check: bool = True,
 ) -> Callable[[int], None]:
     """Prepares one call, which may then be made any number of times.
 
@@ -41,6 +42,8 @@ def prepare(
         platform: "Host" or "CUDA".
         workspace: op.workspace_bytes of memory; allocated if it is None and the op's operands are tensors.
         library: the library with the handler; None: the one that `find_library` finds.
+        check: whether `results` must be what the fake function returns. A call without this check takes arguments that
+            the fake function refuses, to see what the handler says.
 
     Returns:
         A function that takes a CUDA stream (its address; 0 is the default one) and calls the handler. It raises
@@ -56,12 +59,15 @@ def prepare(
         None if values[a.index] is None else _buffer(op, a.name, values[a.index], platform) for a in op.schema.tensors
     ]
     metas = _without_data(op, values, operands)
-    updated = [operands[op.schema.tensors.index(a)] for a in op.schema.mutated]
-    outputs = [*updated, *_result_buffers(op, op.infer_results(metas), results, platform)]
-    size = op.workspace_bytes(metas, platform)
-    if size is not None:
-        memory = _workspace(op, values, size) if workspace is None else workspace
-        outputs.append(_buffer(op, "workspace", memory, platform))
+    outputs = [operands[op.schema.tensors.index(a)] for a in op.schema.mutated]
+    buffers = [_buffer(op, f"result {index}", result, platform) for index, result in enumerate(results)]
+    if check:
+        _check_results(op, op.infer_results(metas), buffers)
+    outputs += buffers
+    if workspace is None and (size := op.workspace_bytes(metas, platform)) is not None:
+        workspace = _workspace(op, values, size)
+    if workspace is not None:
+        outputs.append(_buffer(op, "workspace", workspace, platform))
     attributes = {a.name: (a.kind, values[a.index]) for a in op.schema.attributes}
     return HandlerCall(_handler(op, platform, library or find_library(op.library)), operands, outputs, attributes)
 
@@ -75,18 +81,14 @@ def _without_data(op: CustomOp, values: tuple, operands: list[Buffer | None]) ->
     return tuple(metas)
 
 
-def _result_buffers(
-    op: CustomOp, expected: tuple, results: Sequence[torch.Tensor | Buffer], platform: str
-) -> list[Buffer]:
-    """The memory of the results; raises ArgumentError unless shapes and dtypes are those of the fake function."""
-    if len(results) != len(expected):
-        raise ArgumentError(mismatch(op.name, "results", f"{len(expected)} results", len(results)))
-    buffers = [_buffer(op, f"result {index}", result, platform) for index, result in enumerate(results)]
+def _check_results(op: CustomOp, expected: tuple, buffers: Sequence[Buffer]) -> None:
+    """Raises ArgumentError unless the results have the shapes and dtypes of the fake function's."""
+    if len(buffers) != len(expected):
+        raise ArgumentError(mismatch(op.name, "results", f"{len(expected)} results", len(buffers)))
     for index, (buffer, want) in enumerate(zip(buffers, expected, strict=True)):
         if (buffer.shape, buffer.dtype) != (tuple(want.shape), want.dtype):
             wanted, got = f"{tuple(want.shape)} of {want.dtype}", f"{buffer.shape} of {buffer.dtype}"
             raise ArgumentError(mismatch(op.name, f"result {index}", wanted, got))
-    return buffers
 
 
 def _workspace(op: CustomOp, values: tuple, size: int) -> torch.Tensor:
@@ -112,6 +114,11 @@ def in_order(op: CustomOp, arguments: dict[str, Any]) -> tuple:
         got = ", ".join(arguments) or "none"
         raise ArgumentError(mismatch(op.name, "arguments", ", ".join(names), got))
     return op.schema.bind((), arguments)
+
+
+def without_data(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """The arguments in order, with meta tensors."""
+    return tuple(torch.empty_like(v, device="meta") if isinstance(v, torch.Tensor) else v for v in arguments)
 
 
 # A GPU also reads pinned memory of the host.

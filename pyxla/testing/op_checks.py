@@ -16,14 +16,14 @@ from typing import Any
 import torch
 
 from pyxla import hlo
-from pyxla.errors import PyxlaError
 from pyxla.hlo import dump
 from pyxla.hlo import text as hlo_text
 from pyxla.hlo.dump import compilations
 from pyxla.pjrt.platform import device_type, platform_of, requested_device
 from pyxla.sync import drain_errors
-from pyxla.testing.case import BadInput, Case
+from pyxla.testing.case import Case
 from pyxla.testing.device_memory import call_raw
+from pyxla.testing.output_checks import check_declared_results, check_same_bits, check_unchanged, output_names
 from pyxla.testing.tolerance import WorstElement, worst_element
 from pyxla.torch_ops.custom_op import CustomOp
 
@@ -52,6 +52,7 @@ def check_compiled(op: CustomOp, case: Case) -> None:
             warnings.filterwarnings("ignore", message="Found tensor with shape")
             got = _outputs(op, arguments, compiled(arguments))
         _note(record, _compare(op, case, got, _expected(op, case, 0)))
+        check_unchanged(op, case.arguments(), arguments)
 
 
 def check_hlo(op: CustomOp, case: Case) -> None:
@@ -59,7 +60,7 @@ def check_hlo(op: CustomOp, case: Case) -> None:
     with _recorded(op, case, "hlo"):
         import torch_xla
 
-        arguments = _to_xla(case.arguments())
+        arguments = move_to_xla(case.arguments())
         results = _outputs(op, arguments, op(**arguments))
         calls = hlo_text.custom_calls(hlo.lowered(list(results)), op.target)
         if not calls and device_type() == "CUDA" and not any(t.numel() for t in results):
@@ -102,6 +103,7 @@ def check_cpu(op: CustomOp, case: Case) -> None:
         arguments = case.arguments()
         got = _outputs(op, arguments, op(**arguments))
         _note(record, _compare(op, case, got, _expected(op, case, 0)))
+        check_unchanged(op, case.arguments(), arguments)
 
 
 def check_raw(op: CustomOp, case: Case) -> None:
@@ -109,9 +111,13 @@ def check_raw(op: CustomOp, case: Case) -> None:
     with _recorded(op, case, "raw") as record:
         platform = platform_of(requested_device())
         for seed in (0, 1):
-            got = call_raw(op, case.arguments(seed), platform)
-            peers = _peer_results(op, case, seed)
-            _note(record, _compare(op, case, got, _expected(op, case, seed), peers, platform))
+            want, peers = _expected(op, case, seed), _peer_results(op, case, seed)
+            arguments = case.arguments(seed)
+            after, got = call_raw(op, arguments, platform)
+            _note(record, _compare(op, case, got, want, peers, platform))
+            check_unchanged(op, arguments, after)
+        if case.repeatable:
+            check_same_bits(op, got, call_raw(op, arguments, platform)[1])
 
 
 def check_opcheck(op: CustomOp, case: Case) -> None:
@@ -131,31 +137,6 @@ CHECKS = [check_lazy, check_compiled, check_hlo, check_raw, check_cpu, check_opc
 CHECKS_OF_A_FORM = [check_compiled, check_hlo, check_cpu, check_opcheck]
 
 
-def check_bad_input(op: CustomOp, bad: BadInput) -> None:
-    """The op refuses bad arguments on CPU and on XLA tensors with the same message, and the process continues.
-
-    A CUDA handler cannot refuse bad data: there the call need only end, and the op's own tests check its result.
-    """
-    for place in ("cpu", "xla"):
-        arguments = bad.arguments() if place == "cpu" else _to_xla(bad.arguments())
-        try:
-            results = op(**arguments)
-            if place == "xla":
-                _synchronize(_outputs(op, arguments, results))
-        except Exception as error:
-            assert bad.message in str(error), f"{op.name}: expected {bad.message!r} on {place}, got {error}"
-            assert bad.at_run_time or isinstance(error, PyxlaError), (
-                f"expected a PyxlaError before XLA sees the graph, got {error!r}"
-            )
-        else:
-            may_pass = place == "xla" and bad.at_run_time and device_type() == "CUDA"
-            assert may_pass, f"{op.name}: expected {bad.message!r} on {place}, got no error"
-        finally:
-            drain_errors()
-    one = torch.ones(2, device=_device()) + 1
-    assert one.cpu().tolist() == [2.0, 2.0]
-
-
 def oracle(op: CustomOp, arguments: dict[str, Any]) -> tuple[torch.Tensor, ...]:
     """The reference in float64: first the mutated arguments, then the results. `arguments` is not changed."""
     wide = {
@@ -169,20 +150,25 @@ def oracle(op: CustomOp, arguments: dict[str, Any]) -> tuple[torch.Tensor, ...]:
 
 @functools.lru_cache(maxsize=2)  # the seeds of one case: test files run all checks of a case before the next case
 def _expected(op: CustomOp, case: Case, seed: int) -> tuple[torch.Tensor, ...]:
-    """What `oracle` returns for a case; callers must not change it."""
-    return oracle(op, case.arguments(seed))
+    """What `oracle` returns for a case, in the shapes that the op declares; callers must not change it."""
+    want = oracle(op, case.arguments(seed))
+    check_declared_results(op, case.arguments(seed), want)
+    return want
 
 
 def _check_on_xla(call: Callable[[dict], Any], op: CustomOp, case: Case, record: dict[str, Any]) -> None:
     record["recompiles"] = 0
     for seed in (0, 1):
         want, peers = _expected(op, case, seed), _peer_results(op, case, seed)
-        on_xla = _to_xla(case.arguments(seed))
+        on_xla = move_to_xla(case.arguments(seed))
         before = compilations()
         got = _outputs(op, on_xla, call(on_xla))
         _synchronize(got)
         if seed:
             record["recompiles"] = compilations() - before
+        check_unchanged(
+            op, case.arguments(seed), {n: v.cpu() if isinstance(v, torch.Tensor) else v for n, v in on_xla.items()}
+        )
         _note(record, _compare(op, case, tuple(t.cpu() for t in got), want, peers, device_type()))
     assert record["recompiles"] == 0, f"{op.name}: expected no compilation for new values, got {record['recompiles']}"
 
@@ -191,10 +177,11 @@ def _compare(
     op: CustomOp, case: Case, got: tuple, want: tuple, peers: tuple | None = None, device_type: str = "CPU"
 ) -> WorstElement:
     assert len(got) == len(want), f"{op.name}: expected {len(want)} results, got {len(got)}"
-    where = f"{op.name}[{case.name}]"
+    names = output_names(op)
+    where = [f"{op.name}[{case.name}]" + (f": {name}" if len(names) > 1 else "") for name in names]
     return max(
-        worst_element(where, g, w, roundings=case.roundings_of(g, device_type), peer=p)
-        for g, w, p in zip(got, want, peers or (None,) * len(want), strict=True)
+        worst_element(place, g, w, roundings=case.roundings_of(g, device_type), peer=p)
+        for place, g, w, p in zip(where, got, want, peers or (None,) * len(want), strict=True)
     )
 
 
@@ -217,16 +204,11 @@ def _outputs(op: CustomOp, arguments: dict[str, Any], results: Any) -> tuple[tor
     return (*(arguments[a.name] for a in op.schema.mutated), *results)
 
 
-def _device() -> torch.device:
+def move_to_xla(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments with their tensors on XLA's device."""
     import torch_xla
 
-    return torch_xla.device()
-
-
-def _to_xla(arguments: dict[str, Any]) -> dict[str, Any]:
-    import torch_xla
-
-    moved = {n: v.to(_device()) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
+    moved = {n: v.to(torch_xla.device()) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
     torch_xla.sync(wait=True)
     return moved
 
@@ -245,8 +227,11 @@ def _recorded(op: CustomOp, case: Case, check: str) -> Iterator[dict[str, Any]]:
     record["ok"] = False
     RECORDS.append(record)
     try:
+        _expected(op, case, 0)  # first of all: what the op declares, so that a mistake there has one message
         yield record
         record["ok"] = True
     except Exception as error:
         record["problem"] = str(error).strip().partition("\n")[0] or type(error).__name__
+        # torch_xla would raise a handler's error again in the next test.
+        drain_errors()
         raise

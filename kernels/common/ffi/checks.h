@@ -4,6 +4,7 @@
 // built the custom call some other way.
 #pragma once
 
+#include <cmath>
 #include <initializer_list>
 #include <sstream>
 #include <string>
@@ -81,6 +82,13 @@ ffi::Error CheckShape(const char* op, const char* argument, const ffi::AnyBuffer
 inline ffi::Error CheckShape(const char* op, const char* argument, const ffi::AnyBuffer& buffer,
                              std::initializer_list<int64_t> expected) {
   return CheckShape<std::initializer_list<int64_t>>(op, argument, buffer, expected);
+}
+
+/** A number that is finite and not negative, such as the eps of a norm. */
+inline ffi::Error CheckNotNegative(const char* op, const char* argument, double value) {
+  if (!std::isfinite(value)) return Mismatch(op, argument, "a finite number", value);
+  if (value < 0) return Mismatch(op, argument, "a number that is not negative", value);
+  return ffi::Error::Success();
 }
 
 /** An argument that the op updates in place is an operand and a result, in one buffer. */

@@ -4,8 +4,14 @@
 // The build sets PYXLA_WITH_CUDA, 1 with nvcc and else 0, and PYXLA_IMPLEMENTATION_SUFFIX.
 #pragma once
 
+#include <cxxabi.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <typeinfo>
 
 #include "xla/ffi/api/c_api.h"
 
@@ -19,6 +25,9 @@
 #endif
 
 namespace pyxla {
+
+/** Before the op's name in each target. */
+inline constexpr char kTargetPrefix[] = "xla_gpu_";
 
 /** Of the layout below; pyxla takes no other. */
 inline constexpr int32_t kOpTableVersion = 2;
@@ -53,20 +62,57 @@ struct OpTable {
 // Written by the build into a file of its own (cmake/source_digest.cmake).
 extern const char kSourceDigest[];
 
+/** The error of XLA's for an exception that left a handler; `target` names the op. */
+inline XLA_FFI_Error* ExceptionError(const XLA_FFI_CallFrame* frame, const char* target, const std::string& what) {
+  const std::string message =
+      std::string(target + sizeof(kTargetPrefix) - 1) + ": handler: expected no C++ exception, got " + what;
+  XLA_FFI_Error_Create_Args arguments = {};
+  arguments.struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE;
+  arguments.message = message.c_str();
+  arguments.errc = XLA_FFI_Error_Code_INTERNAL;
+  return frame->api->XLA_FFI_Error_Create(&arguments);
+}
+
+/** Calls a handler and makes an error of an exception, which would end the process in XLA's C code. */
+inline XLA_FFI_Error* CallHandler(XLA_FFI_Handler* handler, XLA_FFI_CallFrame* frame, const char* target) {
+  try {
+    return handler(frame);
+  } catch (const std::exception& exception) {
+    char* name = abi::__cxa_demangle(typeid(exception).name(), nullptr, nullptr, nullptr);
+    const std::string type = name ? name : typeid(exception).name();
+    std::free(name);
+    return ExceptionError(frame, target, type + ": " + exception.what());
+  } catch (...) {
+    return ExceptionError(frame, target, "one that is not a std::exception");
+  }
+}
+
 }  // namespace pyxla
 
 // Lines of the table, each with the op's own target. A host-only build leaves the CUDA lines out.
 
+/** A stage of a handler, which returns an error for an exception; null stays null. */
+#define PYXLA_STAGE(target, handler)                                                 \
+  [] {                                                                               \
+    constexpr XLA_FFI_Handler* stage = handler;                                      \
+    XLA_FFI_Handler* const guarded = [](XLA_FFI_CallFrame* frame) {                  \
+      return ::pyxla::CallHandler(stage, frame, target PYXLA_IMPLEMENTATION_SUFFIX); \
+    };                                                                               \
+    return stage == nullptr ? nullptr : guarded;                                     \
+  }()
+
 /** The line of a handler for XLA's CPU. */
 #define PYXLA_HOST_HANDLER(target, execute) \
-  {target PYXLA_IMPLEMENTATION_SUFFIX, "Host", nullptr, nullptr, nullptr, execute},
+  {target PYXLA_IMPLEMENTATION_SUFFIX, "Host", nullptr, nullptr, nullptr, PYXLA_STAGE(target, execute)},
 #if PYXLA_WITH_CUDA
 /** The line of a handler for CUDA; nothing in a build without it. */
 #define PYXLA_CUDA_HANDLER(target, execute) \
-  {target PYXLA_IMPLEMENTATION_SUFFIX, "CUDA", nullptr, nullptr, nullptr, execute},
+  {target PYXLA_IMPLEMENTATION_SUFFIX, "CUDA", nullptr, nullptr, nullptr, PYXLA_STAGE(target, execute)},
 /** The same with the stages that XLA runs before; null is none. */
 #define PYXLA_CUDA_HANDLER_STAGES(target, instantiate, prepare, initialize, execute) \
-  {target PYXLA_IMPLEMENTATION_SUFFIX, "CUDA", instantiate, prepare, initialize, execute},
+  {target PYXLA_IMPLEMENTATION_SUFFIX, "CUDA",                                       \
+   PYXLA_STAGE(target, instantiate),   PYXLA_STAGE(target, prepare),                 \
+   PYXLA_STAGE(target, initialize),    PYXLA_STAGE(target, execute)},
 #else
 #define PYXLA_CUDA_HANDLER(target, execute)
 #define PYXLA_CUDA_HANDLER_STAGES(target, instantiate, prepare, initialize, execute)

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 
@@ -13,7 +14,8 @@
 namespace pyxla {
 
 /**
- * Runs body(begin, end) over [0, n) in pieces of at most `grain` and returns when all are done. `body` must not throw.
+ * Runs body(begin, end) over [0, n) in pieces of at most `grain` and returns when all are done. An exception of `body`
+ * ends the loop early and is thrown again here.
  *
  * The calling thread takes pieces too and waits only for pieces that a thread has already begun: so the loop ends even
  * when the handler itself runs on the pool's last free thread.
@@ -30,14 +32,22 @@ void ParallelFor(ffi::ThreadPool& pool, int64_t n, int64_t grain, const Body& bo
   struct Loop {
     std::atomic<int64_t> next{0};
     std::atomic<int64_t> done{0};
+    std::atomic<bool> failed{false};
     std::mutex mutex;
     std::condition_variable all_done;
+    std::exception_ptr exception;
   };
   auto loop = std::make_shared<Loop>();
   // A helper that starts late finds no piece left and never touches `body`, which may be gone by then.
   auto take_pieces = [loop, pieces, grain, n, &body] {
     for (int64_t piece; (piece = loop->next.fetch_add(1)) < pieces;) {
-      body(piece * grain, std::min(n, (piece + 1) * grain));
+      if (!loop->failed.load(std::memory_order_relaxed)) {
+        try {
+          body(piece * grain, std::min(n, (piece + 1) * grain));
+        } catch (...) {
+          if (!loop->failed.exchange(true)) loop->exception = std::current_exception();
+        }
+      }
       if (loop->done.fetch_add(1) + 1 == pieces) {
         std::lock_guard<std::mutex> lock(loop->mutex);
         loop->all_done.notify_one();
@@ -50,6 +60,7 @@ void ParallelFor(ffi::ThreadPool& pool, int64_t n, int64_t grain, const Body& bo
   take_pieces();
   std::unique_lock<std::mutex> lock(loop->mutex);
   loop->all_done.wait(lock, [&] { return loop->done.load() == pieces; });
+  if (loop->exception) std::rethrow_exception(loop->exception);
 }
 
 }  // namespace pyxla
