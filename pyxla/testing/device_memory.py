@@ -52,14 +52,15 @@ def call_raw(
     written = [memory.empty(shape, dtype) for shape, dtype in inferred]
     size = op.workspace_bytes(metas, platform) if results is None else 0 if op.has_workspace else None
     workspace = None if size is None else memory.empty((size,), torch.uint8)
-    library = _library(op.library)
+    library = loaded_library(op.library)
     memory.run(prepare(op, copies, written, platform, workspace=workspace, library=library, check=results is None))
     after = {n: memory.read(copies[n]) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
     return after, (*(after[a.name] for a in op.schema.mutated), *map(memory.read, written))
 
 
-@functools.cache  # a process cannot replace a library that it has loaded: its digest is compared once
-def _library(name: str) -> Library:
+@functools.cache
+def loaded_library(name: str) -> Library:
+    """As `find_library`, which compares the digest: once, as a process cannot replace a library that it has loaded."""
     return find_library(name)
 
 

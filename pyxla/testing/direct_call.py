@@ -42,8 +42,9 @@ def prepare(
         platform: "Host" or "CUDA".
         workspace: op.workspace_bytes of memory; allocated if it is None and the op's operands are tensors.
         library: the library with the handler; None: the one that `find_library` finds.
-        check: whether `results` must be what the fake function returns. A call without this check takes arguments that
-            the fake function refuses, to see what the handler says.
+        check: whether `results` must be what the fake function returns, and whether the library must have code for the
+            GPU. A call without these checks shows what the handler says of arguments that the fake function refuses, or
+            where there is no GPU.
 
     Returns:
         A function that takes a CUDA stream (its address; 0 is the default one) and calls the handler. It raises
@@ -69,7 +70,11 @@ def prepare(
     if workspace is not None:
         outputs.append(_buffer(op, "workspace", workspace, platform))
     attributes = {a.name: (a.kind, values[a.index]) for a in op.schema.attributes}
-    return HandlerCall(_handler(op, platform, library or find_library(op.library)), operands, outputs, attributes)
+    library = library or find_library(op.library)
+    if check and platform == "CUDA":
+        for gpu in cuda_plugin.gpus():
+            check_architecture(library, gpu.capability)
+    return HandlerCall(_handler(op, platform, library), operands, outputs, attributes)
 
 
 def _without_data(op: CustomOp, values: tuple, operands: list[Buffer | None]) -> tuple:
@@ -139,9 +144,6 @@ def _buffer(op: CustomOp, name: str, value: torch.Tensor | Buffer, platform: str
 
 def _handler(op: CustomOp, platform: str, library: Library) -> int:
     """Address of the handler's execute stage."""
-    if platform == "CUDA":
-        for gpu in cuda_plugin.gpus():
-            check_architecture(library, gpu.capability)
     for handler in library.table.handlers:
         if (handler.target, handler.platform) == (op.target, platform):
             return handler.execute

@@ -22,6 +22,7 @@ from pyxla.hlo.dump import compilations
 from pyxla.pjrt.platform import device_type, platform_of, requested_device
 from pyxla.sync import drain_errors
 from pyxla.testing.case import Case
+from pyxla.testing.cuda_handler import check_cuda_handler
 from pyxla.testing.device_memory import call_raw
 from pyxla.testing.output_checks import check_declared_results, check_same_bits, check_unchanged, output_names
 from pyxla.testing.tolerance import WorstElement, worst_element
@@ -107,7 +108,11 @@ def check_cpu(op: CustomOp, case: Case) -> None:
 
 
 def check_raw(op: CustomOp, case: Case) -> None:
-    """The op's handler called through ctypes, without XLA, on CPU memory, or on CuPy's memory on a GPU."""
+    """The op's handler called through ctypes, without XLA, on CPU memory, or on CuPy's memory on a GPU.
+
+    It writes only what the schema declares, and the same bits again. On the CPU of a machine without a GPU, the CUDA
+    handler is called too, up to its launch.
+    """
     with _recorded(op, case, "raw") as record:
         platform = platform_of(requested_device())
         for seed in (0, 1):
@@ -116,6 +121,8 @@ def check_raw(op: CustomOp, case: Case) -> None:
             after, got = call_raw(op, arguments, platform)
             _note(record, _compare(op, case, got, want, peers, platform))
             check_unchanged(op, arguments, after)
+        if platform == "Host":
+            record["cuda_handler"] = check_cuda_handler(op, case)
         if case.repeatable:
             check_same_bits(op, got, call_raw(op, arguments, platform)[1])
 
