@@ -37,7 +37,7 @@ def source(op: str, variants: list[Variant], shared: list[int], images: Path) ->
     )
     declared = "".join(f"extern const char pyxla_triton_{i}[];\n" for i in count)
     kernels = "".join(
-        f'    {{pyxla_triton_{i}, "{v.kernel.__name__}", {32 * v.num_warps}, {bytes_}}},  // {v}\n'
+        f'    {{{i}, pyxla_triton_{i}, "{v.kernel.__name__}", {32 * v.num_warps}, {bytes_}}},  // {v}\n'
         for i, v, bytes_ in zip(count, variants, shared, strict=True)
     )
     functions = "".join(_function(first, variants) for first in _kernels(variants))

@@ -16,7 +16,7 @@ from pyxla.errors import LibraryError, mismatch
 __all__ = ["Handler", "OpTable"]
 
 SYMBOL = "pyxla_op_table"
-VERSION = 2
+VERSION = 3
 
 _ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
 # ELF's magic number, 64 bits, little-endian; and the size of a program header.
@@ -47,6 +47,7 @@ class OpTable:
     flags_digest: str
     compiler: str
     handlers: tuple[Handler, ...]
+    triton_launch: ctypes._Pointer | None = None
 
 
 class _CHandler(ctypes.Structure):
@@ -73,6 +74,7 @@ class _COpTable(ctypes.Structure):
         ("compiler", ctypes.c_char_p),
         ("handler_count", ctypes.c_size_t),
         ("handlers", ctypes.POINTER(_CHandler)),
+        ("triton_launch", ctypes.POINTER(ctypes.c_void_p)),
     ]
 
 
@@ -111,6 +113,7 @@ def read_op_table(path: Path) -> OpTable | None:
         flags_digest=table.flags_digest.decode(),
         compiler=table.compiler.decode(),
         handlers=handlers,
+        triton_launch=table.triton_launch,
     )
 
 

@@ -23,6 +23,7 @@ from pyxla.testing.op_checks import (
     check_raw,
     oracle,
 )
+from pyxla.testing.triton_check import check_triton
 
 __all__ = [
     "CHECKS",
@@ -38,6 +39,7 @@ __all__ = [
     "check_lazy",
     "check_opcheck",
     "check_raw",
+    "check_triton",
     "compilations",
     "oracle",
 ]

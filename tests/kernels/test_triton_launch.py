@@ -286,13 +286,21 @@ def test_handler_without_a_driver(tree, monkeypatch):
             call(0)
 
 
+SWAPPED = "{params.weight, params.weight_dtype}, {params.x, params.dtype}"
+
+
 @pytest.mark.slow
-def test_numbers_of_the_kernel_in_tritons_interpreter(tree):
-    """Each case with the variant of its call, run by Triton's interpreter on the CPU, against float64."""
-    script = ROOT / "tests/probe/interpret_triton.py"
-    environment = tree.environment(TRITON_INTERPRET="1")
-    result = subprocess.run(
-        [sys.executable, "-P", script, tree.root], env=environment, capture_output=True, text=True, cwd=tree.root
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert [line.split()[0] for line in result.stdout.splitlines()] == [str(case) for case in CASES]
+@pytest.mark.parametrize("swapped", [False, True])
+def test_operands_in_another_order_give_other_numbers(tree, swapped):
+    """In float32 no dtype tells x from the weight."""
+    launch = tree.kernels / "rms_norm_triton/rms_norm_triton_launch.cc"
+    right = launch.read_text()
+    if swapped:
+        launch.write_text(right.replace("{params.x, params.dtype}, {params.weight, params.weight_dtype}", SWAPPED))
+        assert SWAPPED in launch.read_text()
+    try:
+        result = tree.run("test", "rms_norm_triton", "--cuda", "on", "--", "-k", "interpreter")
+    finally:
+        launch.write_text(right)
+    assert result.returncode == swapped, result.stdout + result.stderr
+    assert ("rms_norm.triton: in Triton's interpreter: " in result.stdout) == swapped, result.stdout

@@ -79,9 +79,9 @@ def test_there_are_files_to_read():
 def test_pyxla_knows_neither_devtool_nor_the_kernels(path):
     own = {"pyxla_torch_backend"} if path.is_relative_to(ROOT / "pyxla/torch_backend") else {"pyxla"}
     own |= PYTEST_PLUGINS.get(name_of(path), set())
-    # The user installs CuPy; only functions that exchange memory with it import it.
+    # The user installs CuPy and Triton; only the functions that need them import them.
     assert packages(path, inside_functions=False) <= {"torch", "torch_xla", "jaxlib", *own}
-    assert packages(path) <= {"torch", "torch_xla", "jaxlib", "cupy", *own}
+    assert packages(path) <= {"torch", "torch_xla", "jaxlib", "cupy", "triton", *own}
 
 
 @pytest.mark.parametrize("path", python_files("pyxla"), ids=name_of)

@@ -96,7 +96,7 @@ const char* cudaGetErrorString(cudaError_t) { return "its text"; }
 // A launch with this much shared memory: 0 if the launcher took it.
 int launch_with_shared_memory(unsigned bytes) {
   static char nothing;
-  pyxla::TritonKernel kernel(&nothing, "kernel", 32, bytes);
+  pyxla::TritonKernel kernel(0, &nothing, "kernel", 32, bytes);
   return kernel.Launch("op", nullptr, {1, 1, 1}, nullptr).failure();
 }
 }

@@ -13,6 +13,7 @@
 #include <string>
 #include <typeinfo>
 
+#include "common/ffi/triton_launch.h"
 #include "xla/ffi/api/c_api.h"
 
 #ifndef PYXLA_WITH_CUDA
@@ -30,7 +31,7 @@ namespace pyxla {
 inline constexpr char kTargetPrefix[] = "xla_gpu_";
 
 /** Of the layout below; pyxla takes no other. */
-inline constexpr int32_t kOpTableVersion = 2;
+inline constexpr int32_t kOpTableVersion = 3;
 
 /** One target on one platform. A stage that is not used is null; `execute` never is. */
 struct Handler {
@@ -57,6 +58,7 @@ struct OpTable {
   const char* compiler;            // "GNU 12.2.0" or "GNU 12.2.0, NVIDIA 13.0.88"
   size_t handler_count;
   const Handler* handlers;
+  TritonLaunch* triton_launch;  // for tests: see triton_launch.h
 };
 
 // Written by the build into a file of its own (cmake/source_digest.cmake).
@@ -138,6 +140,7 @@ inline XLA_FFI_Error* CallHandler(XLA_FFI_Handler* handler, XLA_FFI_CallFrame* f
                                          PYXLA_FLAGS_DIGEST,                                     \
                                          PYXLA_COMPILER,                                         \
                                          sizeof(handlers) / sizeof(handlers[0]),                 \
-                                         handlers};                                              \
+                                         handlers,                                               \
+                                         &pyxla::triton_launch};                                 \
     return &table;                                                                               \
   }

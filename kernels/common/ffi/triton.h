@@ -30,6 +30,7 @@ inline int64_t CeilDiv(int64_t value, int64_t divisor) { return -FloorDiv(-value
 
 #include "common/ffi/checks.h"
 #include "common/ffi/cuda.h"
+#include "common/ffi/triton_launch.h"
 #include "common/float_type.h"
 
 namespace pyxla {
@@ -73,8 +74,8 @@ inline ffi::Error NoTritonVariant(
 /** One variant: a fat binary, loaded at the first launch. The handle is good for every GPU of the process. */
 class TritonKernel {
  public:
-  TritonKernel(const char* image, const char* name, unsigned threads, unsigned shared_bytes)
-      : image_(image), name_(name), threads_(threads), shared_bytes_(shared_bytes) {}
+  TritonKernel(int32_t variant, const char* image, const char* name, unsigned threads, unsigned shared_bytes)
+      : variant_(variant), image_(image), name_(name), threads_(threads), shared_bytes_(shared_bytes) {}
 
   /** Launches it on the stream; `arguments` are pointers to the kernel's parameters, in order. */
   ffi::Error Launch(const char* op, cudaStream_t stream, const std::array<int64_t, 3>& grid, const void** arguments) {
@@ -84,6 +85,10 @@ class TritonKernel {
       if (grid[i] < 0 || grid[i] > kLargest[i]) {
         return Mismatch(op, name_, "a grid of at most (2147483647, 65535, 65535)", ShapeText(grid));
       }
+    }
+    if (triton_launch != nullptr) {
+      if (triton_launch(variant_, grid.data(), arguments)) return ffi::Error::Success();
+      return ffi::Error::Internal(std::string(op) + ": " + name_ + ": Triton's interpreter failed");
     }
     cudaKernel_t kernel = nullptr;
     cudaError_t status = Load(&kernel);
@@ -137,6 +142,7 @@ class TritonKernel {
                     PYXLA_CUDA_ARCHITECTURES);
   }
 
+  int32_t variant_;
   const char* image_;
   const char* name_;
   unsigned threads_;
