@@ -62,8 +62,8 @@ def _check_handler_refuses(op: CustomOp, bad: BadInput, platform: str) -> None:
         call_raw(op, arguments, platform, results=results)
     except PyxlaError as error:
         assert not bad.only_python, f"{handler}: expected no error for a BadInput(only_python=True), got {error}"
-        expected = bad.message.partition(": expected ")[0] + ": "
-        assert str(error).startswith(expected), f"{handler}: expected an error that begins {expected!r}, got {error}"
+        argument = bad.message.partition(": expected ")[0]
+        assert str(error).startswith(f"{argument}: "), f"{handler}: expected an error on {argument}, got {error}"
     else:
         assert bad.only_python, f"{handler}: expected {bad.message!r}, got no error: it lacks this check"
 

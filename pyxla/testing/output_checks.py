@@ -31,8 +31,10 @@ def check_declared_results(op: CustomOp, arguments: dict[str, Any], reference: S
     fake = op.infer_results(without_data(in_order(op, arguments)))
     results, names = reference[len(op.schema.mutated) :], op.schema.result_names
     if not len(names) == len(fake) == len(results):
-        counts = f"the schema has {len(names)}, the fake function returns {len(fake)}, the reference {len(results)}"
-        raise AssertionError(f"{op.name}: results: {counts}")
+        raise AssertionError(
+            f"{op.name}: results: the schema has {len(names)}, the fake function returns {len(fake)}, "
+            f"the reference {len(results)}"
+        )
     for name, declared, got in zip(names, fake, results, strict=True):
         where = f"{op.name}: {name}"
         for source, value in (("fake function", declared), ("reference", got)):

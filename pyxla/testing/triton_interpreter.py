@@ -98,8 +98,8 @@ def call_interpreted(op: CustomOp, interpreter: Interpreter, case: Case) -> tupl
 def _accept_numpy_2(patch: Callable) -> Callable:
     """Triton 3.4 uses an array with one element as an index, which numpy 2 refuses."""
 
-    def patched(tensor: Any) -> None:
-        patch(tensor)
+    def patched(tensor: Any, *others: Any) -> None:  # later versions pass more
+        patch(tensor, *others)
         tensor.__index__ = lambda self: int(self.handle.data.item())
 
     return patched
