@@ -19,7 +19,8 @@ ALL_KINDS = (
 )
 # Arguments with names that the files use themselves.
 NAMES = "(Tensor element_ty, Tensor? block, int divisible, float element) -> (Tensor, Tensor)"
-FILES = "__init__.py cases.py test_{0}.py triton_kernels.py {0}_launch.cc {0}.h {0}.py {0}_ffi.cc {0}_host.cc"
+FILES = "__init__.py cases.py test_{0}.py test_triton_kernels.py triton_kernels.py {0}_launch.cc {0}.h {0}.py "
+FILES += "{0}_ffi.cc {0}_host.cc"
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +59,14 @@ def test_stub_compiles_for_every_real_architecture(built):
     assert entry["platforms"] == ["Host", "CUDA"] and entry["state"] == "built"
     assert entry["architectures"] == ["80-real", "90a-real", "100a-real"]
     assert ", Triton 3." in entry["compiler"]
+
+
+@pytest.mark.slow
+@needs_nvcc
+def test_stub_is_right_in_the_interpreter(built):
+    result = built.run("test", "everything", "named", "--cuda", "on", "--", "-k", "interpreter or check_raw")
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr
+    assert len(re.findall(r"test_triton_kernels.py \.", result.stdout)) == 2
 
 
 @pytest.mark.slow
