@@ -8,7 +8,7 @@ import pytest
 from tests.devtool_tree import TINY, Tree, needs_nvcc
 
 FILES = {
-    "triton": "__init__.py implements {0}.py {0}_launch.cc test_{0}.py triton_kernels.py",
+    "triton": "__init__.py implements {0}.py {0}_launch.cc test_{0}.py test_triton_kernels.py triton_kernels.py",
     "cuda": "__init__.py implements {0}.py {0}.cu test_{0}.py",
 }
 
@@ -119,6 +119,8 @@ def test_op_whose_header_declares_no_function_for_cuda(tree):
 
 @pytest.mark.slow
 @needs_nvcc
-def test_both_stubs_compile_for_cuda(tree):
+def test_both_stubs_compile_for_cuda_and_triton_s_is_right_in_the_interpreter(tree):
     result = tree.run("build", "simple_add_triton", "simple_add_cuda", "--cuda", "on")
     assert result.returncode == 0, result.stderr
+    result = tree.run("test", "simple_add_triton", "--cuda", "on", "--", "-k", "interpreter")
+    assert result.returncode == 0 and "1 passed" in result.stdout, result.stdout[-4000:] + result.stderr
