@@ -119,8 +119,14 @@ def test_op_whose_header_declares_no_function_for_cuda(tree):
 
 @pytest.mark.slow
 @needs_nvcc
-def test_both_stubs_compile_for_cuda_and_triton_s_is_right_in_the_interpreter(tree):
+def test_both_stubs_compile_for_cuda(tree):
     result = tree.run("build", "simple_add_triton", "simple_add_cuda", "--cuda", "on")
     assert result.returncode == 0, result.stderr
-    result = tree.run("test", "simple_add_triton", "--cuda", "on", "--", "-k", "interpreter")
-    assert result.returncode == 0 and "1 passed" in result.stdout, result.stdout[-4000:] + result.stderr
+    # The route cuda begins with the op's own kernel; the stub in Triton is not green before it is written.
+    shown = {
+        "triton": "simple_add: implementation triton: expected a kernel, got the stub",
+        "cuda": " passed, 0 failed",
+    }
+    for name, text in shown.items():
+        result = tree.run("test", f"simple_add_{name}", "--cuda", "on", "--", "-k", "interpreter or check_raw")
+        assert result.returncode == (name == "triton") and text in result.stdout, result.stdout[-4000:]
