@@ -43,6 +43,30 @@ def pytest_configure(config) -> None:
         hlo.dump_to(Path(config.pyxla_dump.name))
 
 
+def pytest_pycollect_makemodule(module_path, parent):
+    """A test file of an op that could not be imported fails with the exception of that import."""
+    from pyxla.library.find import kernels_folder
+    from pyxla.torch_ops.discovery import FAILED
+
+    folder = module_path.resolve().parent
+    if folder.parent == kernels_folder() and folder.name in FAILED:
+        return _ModuleOfBrokenOp.from_parent(parent, path=module_path)
+    return None
+
+
+class _ModuleOfBrokenOp(pytest.Module):
+    def collect(self):
+        from pyxla.torch_ops.discovery import FAILED
+
+        __tracebackhide__ = True
+        folder = self.path.resolve().parent
+        error = FAILED[folder.name]
+        traceback = error.__traceback__
+        while traceback and folder.parent not in Path(traceback.tb_frame.f_code.co_filename).resolve().parents:
+            traceback = traceback.tb_next  # pyxla's and importlib's frames come first
+        raise error.with_traceback(traceback)
+
+
 def pytest_collection_modifyitems(config, items) -> None:
     from pyxla import testing
 

@@ -92,6 +92,7 @@ def run_tests(
             *sanitizer, sys.executable, "-m", "pytest",
             "-p", "pyxla.pytest_plugin", "-p", "devtool.testing.pytest_outcomes",
             "--device", device, "--pyxla-records", str(records), "--devtool-outcomes", str(outcomes),
+            "--continue-on-collection-errors",  # an op that cannot be imported does not stop the others' tests
             *(["--hypothesis-profile=thorough"] if everything else ["--without-slow"]),
             *(["-n", str(processes)] if processes > 1 else []), *(["--raw"] if raw else []),
             *captured, *files, *arguments,

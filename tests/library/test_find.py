@@ -256,11 +256,14 @@ def test_unknown_target_on_a_known_library():
 
 
 def test_a_broken_definition_does_not_hide_the_other_ops(tmp_path):
-    """`import pyxla` warns about an op whose file does not import, and defines the others."""
+    """`import pyxla` warns about an op whose file does not import, also under -W error, and defines the others."""
     shutil.copytree(ROOT / "kernels", tmp_path / "pyxla_kernels")
-    (tmp_path / "pyxla_kernels/rms_norm/rms_norm.py").write_text("import no_such_module\n")
+    (tmp_path / "pyxla_kernels/rms_norm/rms_norm.py").write_text("\nimport no_such_module\n")
     shutil.copytree(ROOT / "pyxla", tmp_path / "pyxla")
     script = "import torch, pyxla; print(hasattr(torch.ops.xla_gpu, 'simple_add'))"
+    script = "import warnings; warnings.simplefilter('error', UserWarning); " + script
     result = run_script(script, PYTHONPATH=str(tmp_path))
     assert result.stdout.split() == ["True"]
     assert "rms_norm: definition: expected an importable rms_norm.py, got ModuleNotFoundError" in result.stderr
+    assert f"({tmp_path / 'pyxla_kernels/rms_norm/rms_norm.py'}:2)" in result.stderr
+    assert result.stderr.count(": definition: ") == 1  # not again for rms_norm's implementation
