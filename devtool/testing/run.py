@@ -91,6 +91,7 @@ def run_tests(
         command = [
             *sanitizer, sys.executable, "-m", "pytest",
             "-p", "pyxla.pytest_plugin", "-p", "devtool.testing.pytest_outcomes",
+            "-p", "devtool.testing.pytest_failures",
             "--device", device, "--pyxla-records", str(records), "--devtool-outcomes", str(outcomes),
             "--continue-on-collection-errors",  # an op that cannot be imported does not stop the others' tests
             *(["--hypothesis-profile=thorough"] if everything else ["--without-slow"]),

@@ -29,7 +29,7 @@ def print_table(records: Sequence[dict[str, Any]]) -> None:
         return
     caption = "\nworst error: share of what is allowed"
     table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False, caption=caption, caption_justify="left")
-    table.add_column("op", overflow="fold")
+    table.add_column("op", no_wrap=True)
     for title in ("cases", *COLUMNS, "worst error", "recompiles"):
         table.add_column(_HYPHENATED.get(title, title.replace(" ", "\n")), justify="right", no_wrap=True)
     for op in sorted({record["op"] for record in records}):
@@ -41,6 +41,9 @@ def print_table(records: Sequence[dict[str, Any]]) -> None:
         cells += [f"{max(shares):.0%}" if shares else "-", str(sum(recompiles)) if recompiles else "-"]
         table.add_row(*(Text(cell, style="bold red" if "FAILED" in cell else "") for cell in cells))
     console = Console()
+    # Numbers of failed checks may need more than the terminal's width, and a cut name or number says nothing.
+    unlimited = console.options.update(max_width=10_000)
+    console = Console(width=max(console.width, console.measure(table, options=unlimited).maximum))
     console.print()
     console.print(table)
 

@@ -36,6 +36,69 @@ def test_op_that_cannot_be_imported_fails_alone(tree, line, error):
     source.unlink()
     assert result.returncode == 1
     assert result.stdout.splitlines()[-1] == "1 passed, 1 failed, 0 skipped"
-    _, _, shown = result.stdout.partition("ERROR collecting kernels/broken/test_broken.py")
+    _, _, shown = result.stdout.partition("collection of kernels/broken/test_broken.py")
     place = 'broken.py", line 9' if "Syntax" in error else "kernels/broken/broken.py:9: in <module>"
     assert place in shown and error in shown and line in shown
+
+
+MANY = """
+import pytest
+from pyxla.errors import PyxlaError
+
+CASES = ["f32-3x5", "f32-7", "bf16-4000x2"]
+
+@pytest.mark.parametrize("check", ["check_lazy", "check_raw"])
+@pytest.mark.parametrize("case", CASES)
+def test_op(check, case):
+    shape = tuple(range(len(case)))
+    if case == "f32-7" and check == "check_raw":
+        return
+    if check == "check_raw":
+        raise PyxlaError(f"tiny: out: expected shape {shape}, got (2, 1)", "a hint")
+    raise RuntimeError(f"Bad StatusOr access: INVALID_ARGUMENT: tiny: out: expected shape {shape}, got ()")
+
+@pytest.mark.parametrize("case", CASES)
+def test_values(case):
+    assert False, f"tiny[{case}]: values: expected {len(case)}.5e-3 at ({len(case)}, 1), got nan; 3 of 15 differ"
+
+@pytest.fixture
+def unready():
+    raise ValueError("not ready")
+
+def test_of_another_cause(unready): pass
+def test_comparison(): assert 1 == 2
+def test_other_comparison(): assert 3 == 4
+"""
+
+
+@pytest.mark.parametrize("processes", [[], ["-n", "2"]], ids=["one", "workers"])
+def test_equal_failures_are_shown_once_and_the_first_cause_last(tree, processes):
+    (tree.kernels / "tiny/test_tiny.py").write_text(MANY)
+    result = tree.run("test", "tiny", "--device", "cpu", *processes)
+    assert result.stdout.splitlines()[-1] == "1 passed, 11 failed, 0 skipped"
+    own = result.stdout[result.stdout.index("\n___") :]
+    titles = [line.strip("_ ").rpartition("::")[2] for line in own.splitlines() if line.startswith("__")]
+    assert titles == [
+        *("test_other_comparison", "test_comparison", "test_of_another_cause"),
+        *("test_values[f32-3x5]", "test_op[f32-3x5-check_lazy]"),
+    ]
+    assert "setup of tiny" not in own and "setup of kernels/tiny/test_tiny.py::test_of_another_cause" in own
+    assert own.count("tests fail like this:") == 2
+    assert (
+        "\n5 tests fail like this:\n  kernels/tiny/test_tiny.py::test_op\n"
+        "    check_lazy, check_raw: f32-3x5, bf16-4000x2\n    check_lazy: f32-7\n"
+    ) in own
+    assert (
+        "\n3 tests fail like this:\n  kernels/tiny/test_tiny.py::test_values\n    f32-3x5, f32-7, bf16-4000x2\n" in own
+    )
+    assert own.count("E   ") == 6 and "short test summary" not in own
+    assert len(own.splitlines()) < 60
+
+
+@pytest.mark.parametrize("asked", ["--tb=line", "-v"])
+def test_failures_in_the_form_that_the_user_asked_pytest_for(tree, asked):
+    (tree.kernels / "tiny/test_tiny.py").write_text(MANY)
+    result = tree.run("test", "tiny", "--device", "cpu", "--", asked)
+    assert "tests fail like this" not in result.stdout
+    assert "= FAILURES =" in result.stdout
+    assert result.stdout.count("\nFAILED kernels/tiny/test_tiny.py::") == 10

@@ -258,3 +258,13 @@ def test_table_fits_80_columns_and_cuts_no_word(capsys, monkeypatch):
     assert max(map(len, shown.splitlines())) <= 80 and "…" not in shown
     rows = [line.split() for line in shown.splitlines() if line.startswith(tuple(names))]
     assert rows == [[name, "1", *["ok"] * 6, "100%", "0"] for name in names]
+
+
+def test_table_with_many_failures_cuts_nothing_either(capsys, monkeypatch):
+    """It may be wider than the terminal: a name in pieces of three letters was unreadable."""
+    monkeypatch.setenv("COLUMNS", "80")
+    failed = {"op": "fused_decoder_layer_rotary", "ok": False}
+    print_table([{"check": check, "case": str(case)} | failed for check in COLUMNS.values() for case in range(13)])
+    shown = capsys.readouterr().out
+    (row,) = [line.split() for line in shown.splitlines() if line.startswith("fused")]
+    assert row == ["fused_decoder_layer_rotary", "13", *["13", "FAILED"] * 6, "-", "-"]
