@@ -15,17 +15,18 @@ def pick_device(where: str, wanted: str) -> str:
     """
     if wanted == "cpu":
         return "cpu"
-    if _cuda_devices():
+    if has_cuda_device():
         return "cuda"
     if wanted == "auto":
         return "cpu"
     raise DevtoolError(f"{where}: --device: expected a CUDA device, got none", f"devtool {where} --device cpu")
 
 
-def _cuda_devices() -> int:
+def has_cuda_device() -> bool:
+    """Whether CUDA's driver sees a GPU."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return 0
+        return False
     count = ctypes.c_int(0)
-    return count.value if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 else 0
+    return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0

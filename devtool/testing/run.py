@@ -16,11 +16,12 @@ import click
 from devtool import project
 from devtool.building.build import Options, build_ops, for_cpu
 from devtool.building.preload import preload
-from devtool.device import pick_device
+from devtool.device import has_cuda_device, pick_device
 from devtool.errors import FAILED, MISUSED, DevtoolError
 from devtool.processes import how_it_ended, locate, run_through
 from devtool.records.store import fingerprint, keep_tests
 from devtool.testing.table import print_table
+from devtool.testing.untested import cuda_lines, stub_lines
 
 # pytest's exit statuses.
 _USAGE_ERROR, _NO_TESTS = 4, 5
@@ -111,6 +112,12 @@ def run_tests(
         _require_results(status, counts, names, options, left_out)
     if counts is not None:
         _print_slowest(ended["seconds"])
+        for line in stub_lines(ops):
+            click.echo(line)
+        if device == "cpu":
+            reason = "--device cpu" if has_cuda_device() else "no GPU"
+            for line in cuda_lines(ops, names, options.sanitize, seen["checks"], reason):
+                click.echo(line)
         said = [f"{counts[outcome]} {outcome}" for outcome in ("passed", "failed", "skipped")]
         said += [f"{left_out} slow ones left out ({_command_for_all(names)})"] if left_out else []
         click.echo(", ".join(said))

@@ -12,12 +12,12 @@ from devtool.errors import DevtoolError
     [(0, "auto", "cpu"), (0, "cpu", "cpu"), (2, "cpu", "cpu"), (2, "auto", "cuda"), (2, "cuda", "cuda")],
 )
 def test_device(monkeypatch, devices, wanted, picked):
-    monkeypatch.setattr(device, "_cuda_devices", lambda: devices)
+    monkeypatch.setattr(device, "has_cuda_device", lambda: devices > 0)
     assert pick_device("test", wanted) == picked
 
 
 def test_cuda_device_without_a_gpu(monkeypatch):
-    monkeypatch.setattr(device, "_cuda_devices", lambda: 0)
+    monkeypatch.setattr(device, "has_cuda_device", lambda: False)
     with pytest.raises(DevtoolError) as caught:
         pick_device("test", "cuda")
     assert caught.value.message == (

@@ -35,7 +35,11 @@ def files() -> tuple[Path, ...]:
 
 
 # Only pytest imports these two, after itself and hypothesis' plugin.
-PYTEST_PLUGINS = {"pyxla/pytest_plugin.py": {"pytest"}, "devtool/testing/pytest_outcomes.py": {"pytest", "hypothesis"}}
+PYTEST_PLUGINS = {
+    "pyxla/pytest_plugin.py": {"pytest"},
+    "devtool/testing/pytest_outcomes.py": {"pytest", "hypothesis"},
+    "devtool/testing/pytest_failures.py": {"pytest"},
+}
 
 
 def python_files(folder: str) -> list[Path]:
