@@ -11,7 +11,7 @@ from devtool.hlo.output import GPUS, STAGES
 @click.command(context_settings={"allow_interspersed_args": True})
 @click.argument("target", metavar="OP|SCRIPT")
 @click.argument("arguments", metavar="[-- ARGUMENTS OF SCRIPT]", nargs=-1)
-@click.option("--case", "case_name", metavar="NAME", help="A case of the op's cases.py  [default: the first]")
+@click.option("--case", "case_name", metavar="NAME", help="A case of the op's cases.py  [default: the first not empty]")
 @click.option("--list", "list_cases", is_flag=True, help="List the cases and stop")
 @click.option("--stage", type=click.Choice(STAGES), help="Print the modules at one stage, nothing else")
 @click.option("--diff", is_flag=True, help="Print what XLA's optimisation changed")

@@ -47,12 +47,24 @@ def load_cases(op_name: str) -> list[Any]:
 
 
 def select_case(op: str, cases: list[Any], name: str | None) -> Any:
-    """The case of this name, or the first one."""
-    found = [case for case in cases if name in (None, case.name)]
+    """The case of this name; None: the first one that has anything to compute, as XLA drops a call without elements."""
+    if name is None:
+        return next((case for case in cases if _computes(op, case)), cases[0])
+    found = [case for case in cases if case.name == name]
     if not found:
         known = [case.name for case in cases]
-        raise unknown("hlo", "--case", "one of cases.py", str(name), known, f"devtool hlo {op} --list")
+        raise unknown("hlo", "--case", "one of cases.py", name, known, f"devtool hlo {op} --list")
     return found[0]
+
+
+def _computes(op_name: str, case: Any) -> bool:
+    """Whether a result, or an argument that is updated in place, has elements."""
+    from pyxla.testing.direct_call import in_order, without_data
+    from pyxla.torch_ops.custom_op import find_op
+
+    op, arguments = find_op(op_name), case.arguments()
+    results = op.infer_results(without_data(in_order(op, arguments)))
+    return any(tensor.numel() for tensor in (*results, *(arguments[a.name] for a in op.schema.mutated)))
 
 
 def inspect_case(op_name: str, case: Any) -> tuple[str, Any]:

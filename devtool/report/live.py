@@ -94,17 +94,17 @@ def _ops(op: str) -> list[dict[str, str]]:
 
 
 def _hlo(op: str) -> dict[str, Any]:
-    """Picture and description of what XLA makes of the op's first case."""
-    from devtool.hlo.lowered import inspect_case, load_cases
+    """Picture and description of what XLA makes of the op's first case that has anything to compute."""
+    from devtool.hlo.lowered import inspect_case, load_cases, select_case
     from devtool.hlo.svg import draw
 
     name = project.op_of_folder(op)
-    cases = load_cases(name)
-    _, seen = inspect_case(name, cases[0])
+    case = select_case(name, load_cases(name), None)
+    _, seen = inspect_case(name, case)
     picture, left_out = draw(seen.modules, "after")
     return {
-        "case": cases[0].name,
-        "why": cases[0].why,
+        "case": case.name,
+        "why": case.why,
         "device": seen.device,
         "picture": picture,
         "left_out": left_out,

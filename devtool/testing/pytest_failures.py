@@ -76,8 +76,11 @@ def _show(terminal, writer, reports: Sequence) -> None:
     terminal.write_sep("_", place + first.nodeid, red=True, bold=True)
     first.toterminal(writer)
     for name, content in first.sections:
-        terminal.write_sep("-", name)
-        terminal.write_line(content.rstrip("\n"))
+        # torch.compile logs a line for each of its steps.
+        own = [line for line in content.rstrip("\n").splitlines() if not line.startswith("DEBUG    torch.")]
+        if own:
+            terminal.write_sep("-", name)
+            terminal.write_line("\n".join(own))
     if len(reports) > 1:
         terminal.write_line(f"\n{len(reports)} tests fail like this:")
         for line in _tests_of(reports):

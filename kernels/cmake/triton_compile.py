@@ -9,6 +9,7 @@ lie in the library's section .nv_fatbin, where nvcc puts its own, so cuobjdump s
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import re
 import subprocess
@@ -69,9 +70,8 @@ def compile_variant(variant: Variant, architectures: list[str], path: Path, fatb
             compiled = triton.compile(ast_source, target=GPUTarget("cuda", number, 32), options=options)
         except Exception as error:
             what = f"{source_of(variant)} with {variant} for {architecture}"
-            raise SpecError(
-                what, "a kernel that Triton compiles", f"{type(error).__name__}: {error}", "correct it"
-            ) from error
+            reason = reason_of(error, Path(variant.kernel.fn.__code__.co_filename).read_text())
+            raise SpecError(what, "a kernel that Triton compiles", reason, "correct it") from error
         _check_parameters(variant, compiled.asm["ptx"])
         metadata = compiled.metadata
         if metadata.global_scratch_size:
@@ -84,6 +84,29 @@ def compile_variant(variant: Variant, architectures: list[str], path: Path, fatb
     subprocess.run([fatbinary, "-64", f"--create={path}", *images], check=True)
     # The most that one of them needs is enough for all.
     return max(shared)
+
+
+def reason_of(error: BaseException, file: str) -> str:
+    """What Triton says, with the line of the file: Triton counts lines from the kernel's `def`, or names none.
+
+    Args:
+        error: from triton.compile. Its causes say more, and those in a function that the kernel calls are nearer.
+        file: the text of triton_kernels.py.
+    """
+    line, reason = None, ""
+    while error is not None:
+        if isinstance(getattr(error, "node", None), ast.AST) and error.src:
+            before, found, _ = file.partition(error.src)
+            line = before.count("\n") + getattr(error.node, "lineno", 1) if found else line
+            reason = error.error_message or reason
+        else:
+            reason = f"{type(error).__name__}: {error}"
+            if isinstance(error, AttributeError) and line is None:
+                attributes = (node for node in ast.walk(ast.parse(file)) if isinstance(node, ast.Attribute))
+                line = next((node.lineno for node in attributes if node.attr == error.name), None)
+        error = error.__cause__
+    where = f" in line {line}: {file.splitlines()[line - 1].strip()}" if line else ""
+    return f"{reason}{where}"
 
 
 def _check_parameters(variant: Variant, ptx: str) -> None:

@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,8 +158,10 @@ def _load(path: Path) -> Any:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        where = f"{type(error).__name__}: {error}"
-        raise SpecError("module", "one that can be imported with Triton alone", where, "correct it") from error
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+        where = f" in line {lines[-1]}" if lines else ""  # the text of a SyntaxError has it
+        got = f"{type(error).__name__}: {error}{where}"
+        raise SpecError("module", "one that can be imported with Triton alone", got, "correct it") from error
     return module
 
 

@@ -51,10 +51,19 @@ def ensure_registered(
         library = find_library(op)
         register_library(library, platform, capabilities)
     if (target, platform) not in _registered:
-        have = ", ".join(f"{h.target} on {h.platform}" for h in library.table.handlers) or "no handler"
-        raise LibraryError(
-            mismatch(op, "target", f"{target} on {platform}", f"{have} in {library.path}"), f"devtool build {op}"
-        )
+        raise missing_target(op, library, target, platform)
+
+
+def missing_target(op: str, library: Library, target: str, platform: str) -> LibraryError:
+    """The error for a library without a handler of this target on this platform."""
+    handlers = library.table.handlers
+    have = ", ".join(f"{h.target} on {h.platform}" for h in handlers) or "no handler"
+    name = library.table.op
+    if any(h.platform == platform for h in handlers):  # another build would make the same library
+        hint = f"PYXLA_OP_TABLE in {name}_ffi.cc names the targets; Python's function of the op names {target}"
+    else:
+        hint = f"devtool build {name}" + " --cuda on" * (platform == "CUDA")
+    return LibraryError(mismatch(op, "target", f"{target} on {platform}", f"{have} in {library.path}"), hint)
 
 
 def register_preloaded(platform: str = "Host") -> tuple[Library, ...]:

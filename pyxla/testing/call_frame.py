@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -35,7 +35,7 @@ class Buffer:
 
 
 class HandlerCall:
-    """A call frame and everything that it points to."""
+    """A call frame and everything that it points to. `error` makes the exception of a handler's message."""
 
     def __init__(
         self,
@@ -43,7 +43,9 @@ class HandlerCall:
         operands: Sequence[Buffer | None],
         outputs: Sequence[Buffer],
         attributes: dict[str, tuple[str, Any]],
+        error: Callable[[str], PyxlaError] = PyxlaError,
     ):
+        self._error = error
         self._kept: list[Any] = [operands, outputs]
         self._handler = ffi_c_api.HANDLER(handler)
         absent = Buffer(0, (0,), torch.bool)
@@ -62,7 +64,7 @@ class HandlerCall:
         self._frame.context = ctypes.addressof(context)
         error = self._handler(ctypes.addressof(self._frame))
         if error:
-            raise PyxlaError(_errors.pop(error))
+            raise self._error(_errors.pop(error))
 
     def _keep(self, value: Any) -> int:
         self._kept.append(value)

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
-from pyxla.errors import ArgumentError, LibraryError, mismatch
+from pyxla.errors import ArgumentError, mismatch
 from pyxla.library.find import Library, find_library
-from pyxla.library.register import check_architecture
+from pyxla.library.register import check_architecture, missing_target
 from pyxla.pjrt import cuda_plugin
+from pyxla.testing.binding_error import handler_error
 from pyxla.testing.call_frame import Buffer, HandlerCall
 from pyxla.torch_ops.custom_op import CustomOp
 
@@ -74,7 +75,8 @@ def prepare(
     if check and platform == "CUDA":
         for gpu in cuda_plugin.gpus():
             check_architecture(library, gpu.capability)
-    return HandlerCall(_handler(op, platform, library), operands, outputs, attributes)
+    handler = _handler(op, platform, library)
+    return HandlerCall(handler, operands, outputs, attributes, lambda text: handler_error(op, text))
 
 
 def _without_data(op: CustomOp, values: tuple, operands: list[Buffer | None]) -> tuple:
@@ -147,8 +149,4 @@ def _handler(op: CustomOp, platform: str, library: Library) -> int:
     for handler in library.table.handlers:
         if (handler.target, handler.platform) == (op.target, platform):
             return handler.execute
-    have = ", ".join(f"{h.target} on {h.platform}" for h in library.table.handlers)
-    raise LibraryError(
-        mismatch(op.name, "target", f"{op.target} on {platform}", f"{have} in {library.path}"),
-        f"devtool build {op.library}",
-    )
+    raise missing_target(op.name, library, op.target, platform)

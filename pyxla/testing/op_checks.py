@@ -21,6 +21,7 @@ from pyxla.hlo import text as hlo_text
 from pyxla.hlo.dump import compilations
 from pyxla.pjrt.platform import device_type, platform_of, requested_device
 from pyxla.sync import drain_errors
+from pyxla.testing.binding_error import binding_error
 from pyxla.testing.case import Case
 from pyxla.testing.cuda_handler import check_cuda_handler
 from pyxla.testing.device_memory import call_raw
@@ -237,8 +238,11 @@ def _recorded(op: CustomOp, case: Case, check: str) -> Iterator[dict[str, Any]]:
         _expected(op, case, 0)  # first of all: what the op declares, so that a mistake there has one message
         yield record
         record["ok"] = True
-    except Exception as error:
+    except Exception as raised:
+        error = binding_error(op, str(raised)) or raised
         record["problem"] = str(error).strip().partition("\n")[0] or type(error).__name__
         # torch_xla would raise a handler's error again in the next test.
         drain_errors()
-        raise
+        if error is raised:
+            raise
+        raise error from None  # it says all that the other one does

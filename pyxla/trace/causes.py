@@ -13,16 +13,15 @@ from functools import cached_property
 from pathlib import Path
 
 from pyxla.hlo import text as hlo_text
-from pyxla.trace import recorder
-from pyxla.trace.places import Place
+from pyxla.trace.places import Place, package_folders
 
 _METADATA = re.compile(r", metadata=\{(?:[^{}\"]|\"[^\"]*\")*\}")
 _NAME = re.compile(r"%[\w.\-]+|(?<=to_apply=)[\w.\-]+")
 _ATTRIBUTE = re.compile(r", (?=[a-z_]+=)")
 # Opcodes that only name or arrange values.
 _NO_WORK = {"parameter", "constant", "tuple", "get-tuple-element", "reshape", "broadcast", "bitcast"}
-# A line in the recorder is ignored: it is that of a method that the recorder replaced.
-_RECORDER = (recorder.__file__, str(Path(recorder.__file__).resolve()))
+# Lines of pyxla are ignored: those of methods that the recorder replaced, and of what makes a custom call.
+_OWN = package_folders(("pyxla",))
 # The largest number of differences that are shown: a changed shape affects a whole graph.
 _SHOWN = 4
 
@@ -37,6 +36,7 @@ class Change:
         before: the old value.
         after: the new value.
         place: the source line that made it.
+        call: without such a line, the op of pyxla's that is or takes the instruction.
     """
 
     kind: str
@@ -44,6 +44,7 @@ class Change:
     before: str
     after: str
     place: Place | None = None
+    call: str | None = None
 
 
 class Instruction:
@@ -58,13 +59,15 @@ class Instruction:
         self.opcode, self.shape, line = instruction.opcode, instruction.shape, instruction.line
         file = re.search(r'source_file="([^"]*)"', line)
         number = re.search(r"source_line=(\d+)", line)
-        known = file and number and Path(file[1]).is_absolute() and file[1] not in _RECORDER
+        known = file and number and Path(file[1]).is_absolute() and not file[1].startswith(_OWN)
         self.place: Place | None = (file[1], int(number[1])) if known else None
         op = re.search(r'(?:op_type|custom_call_target)="([^"]*)"', line)
         self.op = op[1].replace("__", "::") if op else self.opcode
         text = _METADATA.sub("", line).split(f" {self.opcode}(", 1)[-1]
         self.operands = [positions[n[1:]] for n in re.findall(r"%[\w.\-]+", text) if n[1:] in positions]
         self.text = _NAME.sub("%", text)
+        own_op = re.fullmatch(r"xla_gpu(?:::|_)(\w+)", self.op)
+        self.call: str | None = own_op[1] if own_op and not known else None
 
 
 class Module:
@@ -86,11 +89,12 @@ class Module:
             found.append(Instruction(instruction, positions))
             positions[instruction.name] = len(positions)
         # An instruction without a line, such as an upload, gets the line of the first instruction that uses it.
-        taken_at: dict[int, Place | None] = {}
+        taken_by: dict[int, Instruction] = {}
         for position in range(len(found) - 1, -1, -1):
             instruction = found[position]
-            instruction.place = instruction.place or taken_at.get(position)
-            taken_at |= dict.fromkeys(instruction.operands, instruction.place)
+            if instruction.place is None and instruction.call is None and (user := taken_by.get(position)):
+                instruction.place, instruction.call = user.place, user.call
+            taken_by |= dict.fromkeys(instruction.operands, instruction)
         return found
 
     @cached_property
@@ -133,7 +137,7 @@ def _parameters(before: Module, after: Module) -> list[Change]:
     if len(before.parameters) != len(after.parameters):
         return []
     return [
-        Change("parameter", f"parameter {number}", _plain(old.shape), _plain(new.shape), new.place)
+        Change("parameter", f"parameter {number}", _plain(old.shape), _plain(new.shape), new.place, new.call)
         for number, (old, new) in enumerate(zip(before.parameters, after.parameters, strict=True))
         if old.shape != new.shape
     ]
@@ -155,12 +159,13 @@ def _instructions(before: Module, after: Module) -> list[Change]:
             # torch_xla leaves sizes in the graph as constants that nothing uses.
             if old.shape == new.shape and number in used:
                 pair = (old.text.partition(")")[0], new.text.partition(")")[0])
-                found.append(Change("constant", f"constant of {new.op}", *pair, new.place))
+                found.append(Change("constant", f"constant of {new.op}", *pair, new.place, new.call))
         elif old.text != new.text:
             pair = _attributes(old.text, new.text)
-            found.append(Change("attribute", f"attribute of {new.op}", *pair, new.place))
+            found.append(Change("attribute", f"attribute of {new.op}", *pair, new.place, new.call))
         else:
-            found.append(Change("shape", f"result of {new.op}", _plain(old.shape), _plain(new.shape), new.place))
+            pair = _plain(old.shape), _plain(new.shape)
+            found.append(Change("shape", f"result of {new.op}", *pair, new.place, new.call))
     return found
 
 

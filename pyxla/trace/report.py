@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -229,7 +230,8 @@ def _graphs(trace: Trace) -> list[dict[str, Any]]:
 
 def _made_at(change: Change, files: set[str]) -> Place | None:
     """The source line of a change; a custom call has none, but its op may be called on only one line."""
-    op = change.what.rpartition("xla_gpu_")[2] if "xla_gpu_" in change.what else ""
+    named = re.search(r"\bxla_gpu(?:::|_)(\w+)", change.what)
+    op = change.call or (named and named[1])
     return change.place or (only_call(op, files) if op else None)
 
 

@@ -131,6 +131,7 @@ VARIANTS = [
 """
 COPY = "VARIANTS[0]: copy"
 FILE = "copy_op: triton_kernels.py"
+IMPORT = "module: expected one that can be imported with Triton alone, got "
 # Text of KERNEL -> its replacement, and the resulting message.
 MISTAKES = {
     "type": ('"count": "i32"', '"count": "i1"', f"{COPY}: count: expected one of *fp64, *fp32, "),
@@ -149,6 +150,9 @@ MISTAKES = {
     "no-kernel": ('"kernel": copy', '"kernel": print', "VARIANTS[0]: expected a dict with a @triton.jit function"),
     "none": ("VARIANTS", "VARIATIONS", "VARIANTS: expected a list of variants, got none"),
     "import": ("import triton\n", "import tritone\n", "module: expected one that can be imported with Triton "),
+    "annotation": ("tl.constexpr", "tl.constexp", f"{IMPORT}AttributeError: module 'triton.language' has no attribute "
+                   "'constexp' in line 7"),
+    "syntax": ("def copy(", "def copy copy(", f"{IMPORT}SyntaxError: expected '(' (triton_kernels.py, line 7)"),
 }  # fmt: skip
 
 
@@ -172,6 +176,39 @@ def test_mistake_in_the_kernels_file(spec, tmp_path, mistake):
         spec.read_variants(path)
     assert caught.value.args[0].startswith(f"triton_kernels.py: {message}")
     assert caught.value.args[1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "got"),
+    [
+        (
+            "tl.load(",
+            "tl.nope(",
+            "AttributeError: module 'triton.language' has no attribute 'nope' in line 9: tl.store(",
+        ),
+        ("i < count)\n", "j < count)\n", "NameError('j is not defined') in line 9: tl.store("),
+        ('"BLOCK": 64', '"BLOCK": 65', "ValueError: arange's range must be a power of 2 in line 8: i = tl.program_id("),
+        (
+            "@triton.jit\ndef copy(x, out, count, BLOCK: tl.constexpr):\n",
+            "@triton.jit\ndef helper(i):\n    return i.nope\n\n\n"
+            "@triton.jit\ndef copy(x, out, count, BLOCK: tl.constexpr):\n    helper(count)\n",
+            "AttributeError(\"'tensor' object has no attribute 'nope'\") in line 8: return i.nope",
+        ),
+    ],
+    ids=["unknown-function", "unknown-name", "not-a-power-of-2", "in-a-helper"],
+)
+def test_what_triton_does_not_compile(spec, tmp_path, old, new, got):
+    """Triton's own text has the line counted from `def`, or none, and the reason only in the exception's cause."""
+    import triton_compile
+
+    path = tmp_path / "copy_op/triton_kernels.py"
+    path.parent.mkdir()
+    path.write_text(KERNEL.replace(old, new, 1))
+    (variant,) = spec.read_variants(path)
+    with pytest.raises(spec.SpecError) as caught:
+        triton_compile.compile_variant(variant, ["90a-real"], tmp_path / "0.fatbin", "fatbinary")
+    expected, _, said = caught.value.args[0].partition(" expected a kernel that Triton compiles, got ")
+    assert expected.startswith("triton_kernels.py: copy (line ") and said.startswith(got) and "\n" not in said
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -251,8 +252,19 @@ def test_architecture_does_not_fit(architectures, capability):
 def test_unknown_target_on_a_known_library():
     with pytest.raises(
         LibraryError, match=r"simple_add: target: expected xla_gpu_other on Host, got xla_gpu_simple_add on Host"
-    ):
+    ) as caught:
         register.ensure_registered("simple_add", "xla_gpu_other", "Host")
+    # Another build would not help: one of the two names is misspelt.
+    assert caught.value.hint == (
+        "PYXLA_OP_TABLE in simple_add_ffi.cc names the targets; Python's function of the op names xla_gpu_other"
+    )
+
+
+def test_no_handler_on_the_platform():
+    host = SimpleNamespace(target="xla_gpu_simple_add", platform="Host")
+    only_host = SimpleNamespace(path="lib.so", table=SimpleNamespace(op="simple_add", handlers=(host,)))
+    error = register.missing_target("simple_add", only_host, "xla_gpu_simple_add", "CUDA")
+    assert error.hint == "devtool build simple_add --cuda on"
 
 
 def test_a_broken_definition_does_not_hide_the_other_ops(tmp_path):

@@ -62,6 +62,11 @@ def mistake_attribute(x: torch.Tensor, renormalize: bool) -> torch.Tensor:
 
 
 @_declare
+def mistake_binding(x: torch.Tensor, renormalize: bool) -> torch.Tensor:
+    return 2 * x
+
+
+@_declare
 def mistake_silent(x: torch.Tensor, renormalize: bool) -> torch.Tensor:
     return 2 * x
 

@@ -69,6 +69,7 @@ ffi::Error LaunchError() {
 ffi::Error ScaledOnCuda(ffi::AnyBuffer, ffi::Result<ffi::AnyBuffer>, bool) { return LaunchError(); }
 #define BIND_SCALED(attribute) ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Attr<bool>(attribute)
 XLA_FFI_DEFINE_HANDLER(kScaled, Scaled, BIND_SCALED("renormalize"));
+XLA_FFI_DEFINE_HANDLER(kOtherAttributeOnHost, Scaled, BIND_SCALED("renormalise"));
 XLA_FFI_DEFINE_HANDLER(kScaledOnCuda, ScaledOnCuda, BIND_SCALED("renormalize"));
 XLA_FFI_DEFINE_HANDLER(kOtherAttribute, ScaledOnCuda, BIND_SCALED("renormalise"));
 
@@ -99,13 +100,14 @@ const char kSourceDigest[] = "no sources of an op";
 #define ON_CUDA(target, handler) {target, "CUDA", nullptr, nullptr, nullptr, PYXLA_STAGE(target, handler)},
 #define ON_BOTH(name, host, cuda) PYXLA_HOST_HANDLER("xla_gpu_" name, host) ON_CUDA("xla_gpu_" name, cuda)
 
-PYXLA_OP_TABLE(mistakes, PYXLA_HOST_HANDLER("xla_gpu_mistake_writes_operand", kWritesOperand)
-                             PYXLA_HOST_HANDLER("xla_gpu_mistake_unstable", kUnstable)
-                                 PYXLA_HOST_HANDLER("xla_gpu_mistake_unchecked", kUnchecked)
-                                     PYXLA_HOST_HANDLER("xla_gpu_mistake_checked", kChecked)
-                                         PYXLA_HOST_HANDLER("xla_gpu_mistake_throws", kThrows)
-                                             PYXLA_HOST_HANDLER("xla_gpu_mistake_throws_in_loop", kThrowsInLoop)
-                                                 PYXLA_HOST_HANDLER("xla_gpu_mistake_throws_number", kThrowsNumber)
+PYXLA_OP_TABLE(mistakes, PYXLA_HOST_HANDLER("xla_gpu_mistake_writes_operand",
+                                            kWritesOperand) PYXLA_HOST_HANDLER("xla_gpu_mistake_unstable", kUnstable)
+                             PYXLA_HOST_HANDLER("xla_gpu_mistake_unchecked", kUnchecked)
+                                 PYXLA_HOST_HANDLER("xla_gpu_mistake_checked", kChecked)
+                                     PYXLA_HOST_HANDLER("xla_gpu_mistake_throws", kThrows)
+                                         PYXLA_HOST_HANDLER("xla_gpu_mistake_throws_in_loop", kThrowsInLoop)
+                                             PYXLA_HOST_HANDLER("xla_gpu_mistake_throws_number", kThrowsNumber)
+                                                 PYXLA_HOST_HANDLER("xla_gpu_mistake_binding", kOtherAttributeOnHost)
                                                      ON_BOTH("mistake_launch", kScaled, kScaledOnCuda)
                                                          ON_BOTH("mistake_attribute", kScaled, kOtherAttribute)
                                                              ON_BOTH("mistake_silent", kScaled, kIgnoresLaunch)

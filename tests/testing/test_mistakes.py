@@ -14,6 +14,7 @@ from pyxla.library.register import register_library
 from pyxla.pjrt import cuda_plugin
 from pyxla.sync import drain_errors
 from pyxla.testing import bad_input_checks, cuda_handler, device_memory
+from pyxla.testing.binding_error import binding_error
 from tests.conftest import ROOT, compile_library
 from tests.probe import mistakes
 
@@ -98,6 +99,40 @@ def test_exception_of_a_handler(name, exception):
     assert (torch.ones(2, device=torch_xla.device()) + 1).cpu().tolist() == [2, 2]
 
 
+@pytest.mark.parametrize("check", [testing.check_raw, testing.check_lazy, testing.check_compiled])
+def test_attribute_of_another_name(check):
+    """XLA's own message, "Attribute name mismatch: renormalize vs renormalise", names neither the op nor the side."""
+    with pytest.raises(PyxlaError) as caught:
+        check(mistakes.mistake_binding, SCALED)
+    assert (
+        caught.value.message
+        == testing.op_checks.RECORDS[-1]["problem"]
+        == (
+            "mistake_binding: handler: expected a binding of the arguments and results in the schema, "
+            "got attribute renormalise where the schema has renormalize"
+        )
+    )
+    assert caught.value.hint == (
+        ".Arg, .Ret and .Attr in mistake_binding_ffi.cc are to follow (Tensor x, bool renormalize) -> Tensor"
+    )
+    testing.op_checks.RECORDS.clear()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[execute] Failed to decode all FFI handler operands (bad operands at: 0)\nDiagnostics:\nWrong buffer rank",
+        "Bad StatusOr access: INVALID_ARGUMENT: Wrong number of results: expected 2 but got 1",
+        "INVALID_ARGUMENT: Wrong number of attributes: expected 1 but got 2 with name(s): a, b",
+    ],
+)
+def test_other_binding(text):
+    """What XLA says of it stays in the message."""
+    error = binding_error(mistakes.mistake_binding, text)
+    assert error.message.endswith(", got " + text.rpartition("INVALID_ARGUMENT: ")[2].rpartition("\n")[2])
+    assert binding_error(mistakes.mistake_binding, "mistake_binding: x: expected rank 2, got shape (3,)") is None
+
+
 @pytest.mark.skipif(cuda_handler._has_gpu(), reason="a GPU is visible: --device cuda runs the handlers")
 class TestCudaHandler:
     def test_right(self):
@@ -110,7 +145,11 @@ class TestCudaHandler:
 
     def test_attribute_of_another_name(self):
         said = fails(testing.check_raw, mistakes.mistake_attribute, SCALED)
-        assert said.startswith("mistake_attribute: the CUDA handler refuses case 3x5: ") and "decode" in said
+        expected = "mistake_attribute: handler: expected a binding of the arguments and results in the schema"
+        assert said == (
+            f"mistake_attribute: the CUDA handler refuses case 3x5: {expected}, "
+            "got attribute renormalise where the schema has renormalize"
+        )
 
     def test_launch_whose_error_is_ignored(self):
         said = fails(testing.check_raw, mistakes.mistake_silent, SCALED)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from devtool.hlo.lowered import inspect_case, load_cases
+from devtool.hlo.lowered import inspect_case, load_cases, select_case
 from devtool.hlo.svg import MOST_NODES, draw
 from tests.conftest import ROOT
 from tests.devtool_tree import Tree
@@ -111,6 +111,17 @@ def test_hlo_highlights_it_on_a_terminal(tree):
 def test_hlo_lists_the_cases(tree):
     result = tree.run("hlo", "simple_add", "--list")
     assert "bf16-3x5\tfewer elements than one vector\n" in result.stdout
+
+
+def test_hlo_takes_the_first_case_that_computes_something():
+    """XLA drops a call without elements: an op whose first case is empty showed 0 custom calls."""
+    cases = {case.name: case for case in load_cases("simple_add")}
+    empty, other = cases["f32-empty"], cases["f32-3x5"]
+    assert select_case("simple_add", [empty, other], None) is other
+    assert select_case("simple_add", [empty], None) is empty
+    assert select_case("simple_add", [other, empty], empty.name) is empty
+    in_place = load_cases("reshape_and_cache")  # it returns nothing
+    assert select_case("reshape_and_cache", in_place, None) is in_place[0]
 
 
 def test_hlo_of_an_unknown_case(tree):

@@ -66,6 +66,13 @@ def unready():
     raise ValueError("not ready")
 
 def test_of_another_cause(unready): pass
+def test_that_logs(caplog):
+    import logging
+    caplog.set_level(logging.DEBUG)
+    logging.getLogger("torch.__trace").debug("a step of torch.compile")
+    logging.getLogger("tiny").warning("a line of the op's")
+    print("said")
+    raise ValueError("with output")
 def test_comparison(): assert 1 == 2
 def test_other_comparison(): assert 3 == 4
 """
@@ -75,11 +82,11 @@ def test_other_comparison(): assert 3 == 4
 def test_equal_failures_are_shown_once_and_the_first_cause_last(tree, processes):
     (tree.kernels / "tiny/test_tiny.py").write_text(MANY)
     result = tree.run("test", "tiny", "--device", "cpu", *processes)
-    assert result.stdout.splitlines()[-1] == "1 passed, 11 failed, 0 skipped"
+    assert result.stdout.splitlines()[-1] == "1 passed, 12 failed, 0 skipped"
     own = result.stdout[result.stdout.index("\n___") :]
     titles = [line.strip("_ ").rpartition("::")[2] for line in own.splitlines() if line.startswith("__")]
     assert titles == [
-        *("test_other_comparison", "test_comparison", "test_of_another_cause"),
+        *("test_other_comparison", "test_comparison", "test_that_logs", "test_of_another_cause"),
         *("test_values[f32-3x5]", "test_op[f32-3x5-check_lazy]"),
     ]
     assert "setup of tiny" not in own and "setup of kernels/tiny/test_tiny.py::test_of_another_cause" in own
@@ -91,8 +98,9 @@ def test_equal_failures_are_shown_once_and_the_first_cause_last(tree, processes)
     assert (
         "\n3 tests fail like this:\n  kernels/tiny/test_tiny.py::test_values\n    f32-3x5, f32-7, bf16-4000x2\n" in own
     )
-    assert own.count("E   ") == 6 and "short test summary" not in own
-    assert len(own.splitlines()) < 60
+    assert own.count("E   ") == 7 and "short test summary" not in own
+    assert len(own.splitlines()) < 70
+    assert "\nsaid\n" in own and "a line of the op's" in own and "a step of torch.compile" not in own
 
 
 @pytest.mark.parametrize("asked", ["--tb=line", "-v"])
@@ -101,4 +109,4 @@ def test_failures_in_the_form_that_the_user_asked_pytest_for(tree, asked):
     result = tree.run("test", "tiny", "--device", "cpu", "--", asked)
     assert "tests fail like this" not in result.stdout
     assert "= FAILURES =" in result.stdout
-    assert result.stdout.count("\nFAILED kernels/tiny/test_tiny.py::") == 10
+    assert result.stdout.count("\nFAILED kernels/tiny/test_tiny.py::") == 11

@@ -102,6 +102,24 @@ def test_recompilation_by_a_changed_attribute_of_an_op(traced):
     assert traced.report["custom_calls"] == {"targets": {"xla_gpu_simple_add": 2}, "captured": None, "compiled": None}
 
 
+ONE_CALL = """
+import torch, torch_xla
+for size in (4, 5):
+    x = torch.ones(size).to(torch_xla.device())
+    y = torch.ops.xla_gpu.simple_add(x, x)  # made
+    torch_xla.sync()  # sync
+"""
+
+
+def test_recompilation_of_a_graph_of_one_custom_call(tmp_path):
+    """XLA knows the line of the call only as one of pyxla's: the report names the only line that calls the op."""
+    traced = Traced(tmp_path, ONE_CALL)
+    ((changed,),) = traced.changes("sync")
+    assert (changed["what"], changed["before"], changed["after"]) == ("parameter 0", "f32[4]", "f32[5]")
+    assert changed["place"]["line"] == traced.line("made")
+    assert re.search(r"f32\[4\] -> f32\[5\] +script\.py:5\b", traced.done.stderr)
+
+
 def test_recompilation_by_a_changed_index(traced):
     found = traced.changes("index: sync")
     assert [(c["before"], c["after"]) for (c,) in found] == [
