@@ -48,6 +48,7 @@ SYMPTOMS = (
     ("No matching distribution found|No solution found", "the package index lacks a locked package",
      "check PIP_INDEX_URL, PIP_NO_INDEX, pip config list, UV_DEFAULT_INDEX and uv.toml"),
 )  # fmt: skip
+WARNING = re.compile(rb"(\x1b\[[\d;]*m)*WARNING: ")  # a line of pip's
 # These would install elsewhere or change which versions are installed; the other PIP_* (mirrors, proxies) are kept.
 DROPPED = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_PYTHON", "PIP_CONSTRAINT")
 
@@ -108,6 +109,7 @@ class SetUp:
         self.stamp = self.folder / "stamp"
         self.python = self.folder / "bin/python"
         self.uv = self.folder / "bin/uv"
+        self.log = self.folder / "set-up.log"
         self.locks = [root / "requirements" / f"{name}.txt" for name in (wheels, "dev")]
         self.started = self.heard = time.monotonic()
 
@@ -122,6 +124,7 @@ class SetUp:
         wanted = wanted_stamp(self.root, self.wheels)
         self.lock, self.started = lock, time.monotonic()
         made_from = self.begin()
+        self.log.write_text("")
         if not made_from:
             self.phase(f"making .venv with Python {platform.python_version()}", self.make_venv)
             self.phase("installing the locked uv", self.install_uv)
@@ -223,14 +226,17 @@ class SetUp:
         ).stdout  # fmt: skip
 
     def run(self, tool: str, *commands: list, env: dict[str, str]) -> None:
-        """Runs the commands in parallel and passes on their stderr. If it is a terminal, they get one too, for bars."""
+        """Runs the commands in parallel and passes on their stderr. If it is a terminal, they get one too, for bars.
+
+        All of it goes to the log; pip's warnings, which a user can do nothing about, to the screen only if pip fails.
+        """
         terminal, me = sys.stderr.isatty(), os.getpid()
         reader, writer = os.openpty() if terminal else os.pipe()
         if terminal:
             tty.setraw(writer)  # the real terminal turns \n into \r\n
             fcntl.ioctl(writer, termios.TIOCSWINSZ, fcntl.ioctl(sys.stderr, termios.TIOCGWINSZ, bytes(8)))
         said, children = bytearray(), []
-        listener = threading.Thread(target=self.pass_on, args=(reader, said))
+        listener = threading.Thread(target=self.pass_on, args=(reader, said, tool == "pip"))
         listener.start()
         try:
             for command in commands:
@@ -251,15 +257,24 @@ class SetUp:
                 child.wait()
             listener.join()
             os.close(reader)
+            with contextlib.suppress(OSError), self.log.open("ab") as log:
+                log.write(said)
+        if any(child.returncode for child in children) and tool == "pip":
+            os.write(sys.stderr.fileno(), b"".join(line for line in said.splitlines(True) if WARNING.match(line)))
         if status := next((child.returncode for child in children if child.returncode), 0):
             raise diagnosis(tool, status, said.decode(errors="replace"))
 
-    def pass_on(self, reader: int, said: bytearray) -> None:
+    def pass_on(self, reader: int, said: bytearray, no_warnings: bool) -> None:
+        rest = b""
         with contextlib.suppress(OSError):  # a closed terminal raises it
             while chunk := os.read(reader, 4096):
                 self.heard = time.monotonic()
                 said += chunk
+                if no_warnings:
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    chunk = b"".join(line + b"\n" for line in lines if not WARNING.match(line))
                 os.write(sys.stderr.fileno(), chunk)
+            os.write(sys.stderr.fileno(), rest)
 
 
 def diagnosis(tool: str, status: int, said: str) -> SetUpError:

@@ -80,6 +80,7 @@ def build_ops(ops: Sequence[str], options: Options, *, clean: bool = False) -> l
         libraries = [project.library(op, options.sanitize) for op in ops]
         for path in libraries if clean else ():
             path.with_suffix(".json").unlink(missing_ok=True)  # ninja removes only the library next to it
+        _remove_orphans(project.library_folder(options.sanitize))
         before = list(map(_identity, libraries))
         _run_ninja(ninja, folder, [*ops, *project.device_targets()])
         built = [op for op, path, old in zip(ops, libraries, before, strict=True) if _identity(path) != old]
@@ -88,6 +89,22 @@ def build_ops(ops: Sequence[str], options: Options, *, clean: bool = False) -> l
     else:
         click.echo("build: nothing to do", err=True)
     return libraries
+
+
+def _remove_orphans(folder: Path) -> None:
+    """Removes libraries whose folder in kernels/ is gone: pyxla would still find them, and nothing would rebuild them.
+
+    Only those with a manifest, which the build writes. git leaves a folder with __pycache__: it is gone too.
+    """
+    ops = project.op_names()
+    for manifest in folder.glob("lib*.json"):
+        op = manifest.stem.removeprefix("lib")
+        if op in ops:
+            continue
+        for path in (manifest.with_suffix(".so"), manifest):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(folder / f"{op}.wrapped", ignore_errors=True)
+        click.echo(f"build: removed lib{op}.so, as kernels/{op} is gone", err=True)
 
 
 def configure(options: Options) -> Path:

@@ -25,6 +25,7 @@ from devtool.doctor.processes import Processes
 from devtool.doctor.python import Problem, dotted, install_command, python, read_locks, version_of, wheel_set, wheels
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
+NOT_BUILT = "not built yet"
 NO_GPU = "no GPU here, PJRT_DEVICE=CPU works"
 _CUDA_WHEELS = "PYXLA_SET=cuda13 bin/devtool"
 _ANEW = "truncate -s 0 .venv/stamp; bin/devtool  # rebuilds .venv"
@@ -124,7 +125,7 @@ class Doctor:
         self.check("GPUs", lambda: ", ".join(f"{name} ({dotted(cc)})" for name, cc in self._gpus), "driver")
 
     def ops(self, capabilities: Sequence[tuple[int, int]] | None = None) -> None:
-        """Adds the line "ops" and, if that is ok, a line per op.
+        """Adds the line "ops" and, if that is ok, a line per op that is built and one for all others.
 
         Args:
             capabilities: compute capabilities that the libraries must have code for; default: those of the GPUs here.
@@ -137,8 +138,14 @@ class Doctor:
             return f"{len(entries)} folders in kernels/"
 
         self.check("ops", take_inventory, "torch")
+        # A fresh checkout is in order: nothing is wrong with an op that nobody has built.
+        unbuilt = [entry["op"] for entry in entries if entry["state"] == "not built"]
         for entry in entries:
-            self.check(f"op {entry['op']}", lambda entry=entry: _op(entry))
+            if entry["op"] not in unbuilt:
+                self.check(f"op {entry['op']}", lambda entry=entry: _op(entry))
+        if unbuilt:
+            command = " ".join(["devtool build", *(unbuilt if len(unbuilt) < len(entries) else ())])
+            self.lines["libraries"] = Line("libraries", SKIPPED, f"{NOT_BUILT}: {', '.join(unbuilt)}", command)
 
     def _torch(self) -> str:
         return self._processes.ask("torch", hint=_ANEW)
@@ -206,7 +213,12 @@ class Doctor:
         return f"{self._plugin['origin']}, PJRT API {dotted(self._plugin['api_version'])}"
 
     def _proxy(self) -> str:
-        return self._processes.ask("proxy", hint="devtool build")
+        try:
+            return self._processes.ask("proxy", hint="devtool build")
+        except Problem as problem:
+            if "pjrt_proxy: expected" in problem.args[0]:
+                raise Skip(NOT_BUILT) from None
+            raise
 
     def _cuda_libraries(self) -> str:
         if not self._plugin:
@@ -233,8 +245,6 @@ class Doctor:
 
 def _op(entry: dict[str, Any]) -> str:
     op, state = entry["op"], entry["state"]
-    if state == "not built":
-        raise Problem("not built", f"devtool build {op}")
     if state in ("stale", "corrupt"):
         raise Problem(f"{state}: {entry['reason']}", f"devtool build {op} --clean")
     if entry["misfit"]:

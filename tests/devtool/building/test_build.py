@@ -98,8 +98,17 @@ def test_finds_a_new_op_and_forgets_one_that_is_gone(tree):
     tree.tiny_op("three")
     assert tree.run("build", "three").stderr.startswith("build: built three in ")
     shutil.rmtree(tree.kernels / "three")
-    result = tree.run("build")
-    assert (result.returncode, result.stderr) == (0, "build: nothing to do\n")
+    (tree.kernels / "three/__pycache__").mkdir(parents=True)
+    by_hand = tree.library("by_hand")
+    by_hand.touch()
+    result = tree.run("build", "one")
+    removed = "build: removed libthree.so, as kernels/three is gone\n"
+    assert (result.returncode, result.stderr) == (0, f"{removed}build: nothing to do\n")
+    assert {path.name for path in by_hand.parent.glob("lib*")} == {
+        *("libone.so", "libone.json", "libtwo.so", "libtwo.json"),
+        "libby_hand.so",  # no build wrote it
+    }
+    by_hand.unlink()
 
 
 @pytest.mark.parametrize("ops", [[], ["one"]], ids=["all", "one"])

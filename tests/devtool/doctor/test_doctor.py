@@ -267,6 +267,38 @@ def test_library_without_code_for_the_gpu():
     assert line.hint
 
 
+def test_fresh_clone(monkeypatch):
+    """Nothing has failed where nothing is built yet: one line says so, for all ops."""
+    doctor = with_torch()
+
+    def ask(probe: str, *arguments, hint: str):
+        if probe == "proxy":
+            raise Problem(
+                "CUDA: pjrt_proxy: expected pyxla_pjrt_proxy.so, got none in /clone/build/lib", "devtool build"
+            )
+        return [{"op": op, "state": "not built"} for op in ("rms_norm", "simple_add")]
+
+    monkeypatch.setattr(doctor._processes, "ask", ask)
+    doctor.ops()
+    doctor.check("pjrt_proxy", doctor._proxy)
+    doctor.check("call on CPU", lambda: doctor._call("CPU"), "op simple_add")
+    assert list(doctor.lines.values())[1:] == [
+        Line("ops", OK, "2 folders in kernels/"),
+        Line("libraries", SKIPPED, "not built yet: rms_norm, simple_add", "devtool build"),
+        Line("pjrt_proxy", SKIPPED, "not built yet"),
+        Line("call on CPU", SKIPPED, "needs op simple_add"),
+    ]
+
+
+def test_one_op_that_is_not_built(monkeypatch):
+    built = {"op": "rms_norm", "state": "built", "misfit": None, "platforms": ["Host"], "architectures": []}
+    doctor = with_torch()
+    monkeypatch.setattr(doctor._processes, "ask", lambda *_, hint: [built, {"op": "mine", "state": "not built"}])
+    doctor.ops()
+    assert one(doctor, "op rms_norm").status == OK
+    assert one(doctor, "libraries") == Line("libraries", SKIPPED, "not built yet: mine", "devtool build mine")
+
+
 def test_preloaded_file_that_is_no_library(environment, tmp_path):
     (tmp_path / "text.so").write_text("not a library")
     environment.setenv("LD_PRELOAD", f"{ROOT}/build/lib/libsimple_add.so {tmp_path}/text.so")

@@ -167,6 +167,19 @@ def test_lock_without_hash_is_refused(tree, tool, message):
 NOBODY = "http://127.0.0.1:9/simple"
 
 
+def test_warnings_of_pip_go_to_the_log(tree):
+    """Those that a user can do nothing about; if pip fails, the screen has them too."""
+    places = {"PIP_FIND_LINKS": f"{tree.wheels.as_uri()} /nonexistent", "UV_FIND_LINKS": tree.wheels.as_uri()}
+    _, errors = tree.works(**places)
+    warning = "WARNING: Location '/nonexistent' is ignored"
+    assert "WARNING" not in errors and "\n + tiny==1.0\n" in errors
+    log = (tree.root / ".venv/set-up.log").read_text()
+    assert warning in log and "\n + tiny==1.0\n" in log
+    (tree.root / ".venv/stamp").write_text("")
+    next(tree.wheels.glob("uv-*.whl")).unlink()
+    assert warning in tree.fails(**places)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("told", ["pip", "uv"])
 def test_no_network_is_named(tree, told):
