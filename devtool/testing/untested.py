@@ -59,8 +59,10 @@ def cuda_lines(
 
 
 def _architectures(op: str, sanitize: str | None) -> tuple[str, ...]:
+    """Each once: code for a GPU and PTX for later ones (100-real, 100-virtual) are of one architecture."""
     manifest = project.library(op, sanitize).with_suffix(".json")
-    return tuple(json.loads(manifest.read_text())["cuda_architectures"]) if manifest.is_file() else ()
+    listed = json.loads(manifest.read_text())["cuda_architectures"] if manifest.is_file() else ()
+    return tuple(dict.fromkeys(name.partition("-")[0] for name in listed))
 
 
 def _handler_was_called(op: str, checks: Sequence[dict[str, Any]]) -> bool:

@@ -68,7 +68,7 @@ def lines(*, named=(), called=()):
 
 
 def test_cuda_code_of_all_architectures(ops):
-    ops(first=["80", "90a", "100"], second=["80", "90a", "100"])
+    ops(first=["80-real", "90a-real", "100-real", "100-virtual"], second=["80-real", "90a-real", "100-real"])
     assert lines() == ["CUDA: compiled for 3 architectures (80, 90a, 100), not run: no GPU"]
     assert lines(called=["first", "second"]) == [
         "CUDA: compiled for 3 architectures (80, 90a, 100), handlers called up to the launch, not run: no GPU"
@@ -76,7 +76,7 @@ def test_cuda_code_of_all_architectures(ops):
 
 
 def test_cuda_code_that_differs_between_ops(ops):
-    ops(first=["90a"], second=["80", "90a"])
+    ops(first=["90a-real"], second=["80-real", "90a-real"])
     assert lines(called=["first"]) == [
         "CUDA: first: compiled for 1 architecture (90a), handlers called up to the launch, not run: no GPU",
         "CUDA: second: compiled for 2 architectures (80, 90a), not run: no GPU",
