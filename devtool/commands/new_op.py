@@ -47,7 +47,7 @@ def new_op(
 
     \b
     SCHEMA has the form of torch.library. Arguments: Tensor, Tensor?, Tensor(a!) (updated in place),
-    int, int?, float, float?, bool, str, int[], float[]. Results: Tensor, (Tensor, Tensor), ().
+    int, int?, float, float?, bool, str, int[], float[]. Results: Tensor, (Tensor weights, Tensor ids), ().
 
     \b
     For an op that exists, --route triton or --route cuda adds an implementation of it, without SCHEMA.

@@ -38,10 +38,10 @@ class Argument:
 
 @dataclass(frozen=True)
 class Schema:
-    """The arguments of an op and the number of its results, each of them a Tensor."""
+    """The arguments of an op and the names of its results, each of them a Tensor; an empty name: it has none."""
 
     arguments: tuple[Argument, ...]
-    results: int
+    results: tuple[str, ...]
 
     def __str__(self) -> str:
         """The schema as torch writes it."""
@@ -51,8 +51,8 @@ class Schema:
             kind = f"Tensor(a{mutated.index(argument.name)}!)" if argument.mutated else argument.kind
             value = f'"{argument.default}"' if isinstance(argument.default, str) else repr(argument.default)
             parts.append(f"{kind} {argument.name}{'=' + value if argument.has_default else ''}")
-        results = "Tensor" if self.results == 1 else f"({', '.join(['Tensor'] * self.results)})"
-        return f"({', '.join(parts)}) -> {results}"
+        results = [f"Tensor {name}".rstrip() for name in self.results]
+        return f"({', '.join(parts)}) -> {results[0] if len(results) == 1 else '(' + ', '.join(results) + ')'}"
 
 
 def parse_schema(text: str) -> Schema:
@@ -111,33 +111,36 @@ class _Reader:
         if len(read) > _MOST_ARGUMENTS:
             name = arguments[_MOST_ARGUMENTS].children[1]
             self._refuse(name, f"at most {_MOST_ARGUMENTS} arguments, as torch", str(len(read)))
-        count = self._results(results)
+        names = self._results(results)
         end = self._text.rindex(")", 0, self._text.rindex("->"))
         if not any(argument.kind == "Tensor" for argument in read):
             hint = "an op without tensor arguments takes a torch.device: write it by hand, from simple_add"
             self._refuse_at(end, 1, "a Tensor among the arguments", "none", hint)
-        if not count and not any(argument.mutated for argument in read):
+        if not names and not any(argument.mutated for argument in read):
             self._refuse_at(end, 1, "a result, or an argument to update in place", "neither", "mark it: Tensor(a!) x")
         out = next((i for i, argument in enumerate(read) if argument.name == "out"), None)
-        if count and out is not None:
+        if names and out is not None:
             hint = "torch.compile takes out= as the place for the results"
             self._refuse(arguments[out].children[1], "another name where there are results", "'out'", hint)
-        return Schema(tuple(read), count)
+        return Schema(tuple(read), names)
 
     def _argument(self, node: Tree, after_default: bool) -> Argument:
         kind_node, name, default = node.children
         kind, mutated = self._type(kind_node)
-        problem = argument_problem(name)
-        if problem is None and name in self._names:
-            problem = "a name of its own"
-        if problem:
-            self._refuse(name, problem, repr(str(name)), "take another name for the argument")
-        self._names.add(str(name))
+        self._take(name, "argument")
         if default is None:
             if after_default:
                 self._refuse(name, "a default, as the argument before has one", "none")
             return Argument(str(name), kind, mutated)
         return Argument(str(name), kind, mutated, True, self._default(kind, default.children[0]))
+
+    def _take(self, name: Token, of: str) -> None:
+        problem = argument_problem(name)
+        if problem is None and name in self._names:
+            problem = "a name of its own"
+        if problem:
+            self._refuse(name, problem, repr(str(name)), f"take another name for the {of}")
+        self._names.add(str(name))
 
     def _type(self, node: Tree) -> tuple[str, bool]:
         name, alias, *suffixes = node.children
@@ -160,17 +163,21 @@ class _Reader:
         self._aliases.add(str(letter))
         return kind, True
 
-    def _results(self, node: Tree) -> int:
-        types = [child for child in node.children if child is not None]
-        for child in types:
-            name, alias, *suffixes = child.children
+    def _results(self, node: Tree) -> tuple[str, ...]:
+        results = [child.children for child in node.children if child is not None]
+        for kind, own in results:
+            name, alias, *suffixes = kind.children
             if alias is not None:
                 hint = "an argument that is updated in place is no result: leave it out, or return ()"
                 self._refuse(alias.children[0], "a result without an alias", "one", hint)
             if name != "Tensor" or suffixes:
                 length = [name, *suffixes][-1].end_pos - name.start_pos
                 self._refuse_at(name.start_pos, length, "Tensor as a result", "".join([name, *suffixes]))
-        return len(types)
+            if own is not None:
+                self._take(own, "result")
+            elif any(other is not None for _, other in results):
+                self._refuse(name, "a name for each result or for none", "none here", "(Tensor weights, Tensor ids)")
+        return tuple(str(own or "") for _, own in results)
 
     def _default(self, kind: str, token: Token) -> Any:
         if kind.endswith("]"):

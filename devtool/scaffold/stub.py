@@ -150,7 +150,10 @@ class Op:
             return wanted
 
         mutated = [t.name for t in self.tensors if t.mutated]
-        names = [free("out" if schema.results == 1 else f"out_{i}") for i in range(schema.results)]
+        # A name of the schema's own is no argument's; it is taken before the made ones.
+        taken |= set(schema.results)
+        count = len(schema.results)
+        names = [name or free("out" if count == 1 else f"out_{i}") for i, name in enumerate(schema.results)]
         self.results = [Output(name, len(mutated) + i) for i, name in enumerate(names, 1)]
         self.outputs = [Output(name, i, of=name) for i, name in enumerate(mutated, 1)] + self.results
         self.ffi_results = [Output(free(f"new_{name}"), 0, of=name) for name in mutated] + self.results
@@ -188,9 +191,11 @@ class Op:
         return " + ".join(terms if self.starts_with_attribute else ["1", *terms])
 
     @property
-    def mutates_text(self) -> str:
-        names = ", ".join(f'"{t.name}"' for t in self.tensors if t.mutated)
-        return f"(mutates=[{names}])" if names else ""
+    def decorator_options(self) -> str:
+        mutated = [t.name for t in self.tensors if t.mutated]
+        lists = {"mutates": mutated, "results": [name for name in self.schema.results if name]}
+        options = [f"{key}=[{', '.join(map(_literal, names))}]" for key, names in lists.items() if names]
+        return f"({', '.join(options)})" if options else ""
 
     @property
     def python_parameters(self) -> str:
@@ -201,9 +206,10 @@ class Op:
 
     @property
     def python_result(self) -> str:
-        if self.schema.results == 1:
+        count = len(self.schema.results)
+        if count == 1:
             return "torch.Tensor"
-        return f"tuple[{', '.join(['torch.Tensor'] * self.schema.results)}]" if self.schema.results else "None"
+        return f"tuple[{', '.join(['torch.Tensor'] * count)}]" if count else "None"
 
     @property
     def argument_docs(self) -> list[str]:
@@ -215,10 +221,13 @@ class Op:
         return [f"{a.name}: {docs.get(a.name, 'replace: its meaning and unit')}" for a in self.schema.arguments]
 
     @property
-    def returns_doc(self) -> str:
+    def returns_docs(self) -> list[str]:
+        """The lines of the docstring about the results: one for each that has a name."""
         if not self.results:
-            return "Nothing."
-        return f"As {self.anchor.name}, {'one tensor' if len(self.results) == 1 else f'{len(self.results)} tensors'}."
+            return ["Nothing."]
+        named = [f"{name}: as {self.anchor.name}; replace: its meaning." for name in self.schema.results if name]
+        count = len(self.results)
+        return named or [f"As {self.anchor.name}, {'one tensor' if count == 1 else f'{count} tensors'}."]
 
 
 def multiple(number: int) -> str:

@@ -68,7 +68,7 @@ def paged_attention(
     return attend(Check("paged_attention"), Arguments(**locals()))[0]
 
 
-@custom_op(library="paged_attention")
+@custom_op(results=["out", "lse"], library="paged_attention")
 def paged_attention_lse(
     query: torch.Tensor,
     kv_cache: torch.Tensor,

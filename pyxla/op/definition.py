@@ -29,11 +29,12 @@ class Definition:
         mutates: tuple[str, ...],
         library: str | None = None,
         implementation: str | None = None,
+        results: tuple[str, ...] = (),
     ):
         self.name = f"{function.__name__}.{implementation}" if implementation else function.__name__
         self.library = library or self.name
         self.reference = function
-        self.schema = Schema.infer(function, mutates)
+        self.schema = Schema.infer(function, mutates, results)
         self.shardings: dict[str, Sharding] = {}
         self._fake: Callable | None = None
         self._workspace: Callable | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import keyword
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ class Schema:
         tensors, attributes, mutated: the arguments of each sort, in order.
         result_count: the number of results of its custom call, including the mutated arguments.
         result_names: the names of the results that the op returns, or "result 0", "result 1"; "result" if it is alone.
+        named_results: these names as the author gave them; empty if there are none.
         device: the `Device` argument of an op without tensors, or None.
         defaults: name -> default value.
     """
@@ -62,14 +64,15 @@ class Schema:
         devices = [a for a in self.arguments if a.kind == "Device"]
         self.device = devices[0] if devices else None
         self._returns = [str(r.type) for r in parsed.returns]
+        self.named_results = tuple(r.name for r in parsed.returns if r.name)
         numbered = len(parsed.returns) > 1
         self.result_names = [r.name or (f"result {i}" if numbered else "result") for i, r in enumerate(parsed.returns)]
         self.result_count = len(self.mutated) + len(self._returns)
         self._check(name)
 
     @classmethod
-    def infer(cls, function: Callable, mutates: tuple[str, ...]) -> Schema:
-        """The schema of a typed function.
+    def infer(cls, function: Callable, mutates: tuple[str, ...], results: tuple[str, ...] = ()) -> Schema:
+        """The schema of a typed function, whose results get these names.
 
         Raises:
             DefinitionError: an annotation is missing, or a custom call cannot have this type.
@@ -82,6 +85,8 @@ class Schema:
             ) from error
         # Attributes are constants in the HLO; SymInt would allow symbolic values.
         schema = cls(function.__name__, re.sub(r"\bSymInt\b", "int", text))
+        if results:
+            schema = cls(function.__name__, schema._text_with(function.__name__, results))
         for name, parameter in inspect.signature(function).parameters.items():
             if name in schema.defaults and schema.defaults[name] != parameter.default:  # a backslash in a string
                 got = repr(parameter.default)
@@ -113,8 +118,23 @@ class Schema:
     def functional_text(self) -> str:
         """The schema of the functional twin: it mutates nothing and returns the new values before the other results."""
         arguments = re.sub(r"Tensor\(\w+!\)", "Tensor", self.text.rpartition(" -> ")[0])
-        results = ["Tensor"] * self.result_count
-        return f"{arguments} -> {results[0] if len(results) == 1 else '(' + ', '.join(results) + ')'}"
+        own = [f"Tensor {name}" for name in self.named_results] or ["Tensor"] * len(self._returns)
+        return f"{arguments} -> {_returns_text(['Tensor'] * len(self.mutated) + own)}"
+
+    def _text_with(self, op: str, names: tuple[str, ...]) -> str:
+        """The schema's text with these names of the results."""
+        if len(names) != len(self._returns):
+            expected = f"a name for each of {len(self._returns)} results"
+            raise DefinitionError(mismatch(op, "results", expected, ", ".join(names)), "results=[...] of custom_op")
+        taken = [argument.name for argument in self.arguments]
+        for i, name in enumerate(names):
+            if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name) or name in (*taken, *names[:i]):
+                raise DefinitionError(
+                    mismatch(op, "results", "names of their own, as Python writes names", repr(name)),
+                    "another name: no keyword, and none that an argument or another result has",
+                )
+        arguments = self.text.rpartition(" -> ")[0]
+        return f"{arguments} -> {_returns_text([f'Tensor {name}' for name in names])}"
 
     def _check(self, name: str) -> None:
         for argument in self.arguments:
@@ -132,6 +152,10 @@ class Schema:
         if not any(a.kind == "Tensor" for a in self.arguments) and self.device is None:
             hint = "add `device: torch.device` so that a call says where it runs"
             raise DefinitionError(mismatch(name, "arguments", "a Tensor or a torch.device", "neither"), hint)
+
+
+def _returns_text(results: list[str]) -> str:
+    return results[0] if len(results) == 1 else f"({', '.join(results)})"
 
 
 def _kind(argument: Any) -> str:

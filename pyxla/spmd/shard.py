@@ -83,7 +83,7 @@ def _sharded_op(op: CustomOp, by: str) -> CustomOp:
     reference.__name__ = f"{op.name.replace('.', '_')}_by_{by}"
     mutates = tuple(slot.name for slot in op.schema.mutated)
     parts = _Parts(op, op.shardings[by])
-    sharded = CustomOp(reference, mutates, op.library, lowering=lambda _: parts)
+    sharded = CustomOp(reference, mutates, op.library, lowering=lambda _: parts, results=op.schema.named_results)
     sharded.register_fake(parts.fake)
     return sharded
 

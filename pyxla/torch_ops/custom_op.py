@@ -7,6 +7,7 @@ in-place ops do not reach XLA (torch_xla runs on functional tensors, whose fallb
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,13 @@ _library = torch.library.Library(NAMESPACE, "FRAGMENT")
 _ops: dict[str, CustomOp] = {}
 
 
-def custom_op(function: Callable | None = None, *, mutates: Iterable[str] = (), library: str | None = None) -> Any:
+def custom_op(
+    function: Callable | None = None,
+    *,
+    mutates: Iterable[str] = (),
+    results: Iterable[str] = (),
+    library: str | None = None,
+) -> Any:
     """Declares `torch.ops.xla_gpu.<function name>`; the function is its reference.
 
     The function runs on CPU and CUDA tensors, and in float64 as the oracle of the tests; on XLA tensors the op is the
@@ -34,6 +41,8 @@ def custom_op(function: Callable | None = None, *, mutates: Iterable[str] = (), 
         function: the reference. It must not modify an argument that is not in `mutates`, nor return one.
         mutates: names of the tensor arguments that the op updates in place: in the custom call each becomes a result
             that shares its operand's buffer, before the other results.
+        results: names of the results, for the schema, `-> (Tensor weights, Tensor ids)`, and messages; all or none.
+            A call returns a plain tuple.
         library: the op whose library also has this op's handlers, if several ops share a folder; None: its own.
 
     Returns:
@@ -42,9 +51,8 @@ def custom_op(function: Callable | None = None, *, mutates: Iterable[str] = (), 
     Raises:
         DefinitionError: a custom call cannot have an argument's type, or the name is taken.
     """
-    if function is None:
-        return lambda f: CustomOp(f, tuple(mutates), library)
-    return CustomOp(function, tuple(mutates), library)
+    options = {"mutates": tuple(mutates), "results": tuple(results), "library": library}
+    return partial(CustomOp, **options) if function is None else CustomOp(function, **options)
 
 
 def find_op(name: str) -> CustomOp:
@@ -88,8 +96,9 @@ class CustomOp(Definition):
         lowering: Callable[[Definition], Any] = Lowering,
         implementation: str | None = None,
         gradient: Info | None = None,
+        results: tuple[str, ...] = (),
     ):
-        super().__init__(function, mutates, library, implementation)
+        super().__init__(function, mutates, library, implementation, results)
         self.implementations: dict[str, CustomOp] = {}
         self._gradient = gradient or Info(self._no_gradient, None)
         self._lowering = lowering(self)

@@ -40,7 +40,14 @@ class Implementation(CustomOp):
             message = mismatch(folder, "implementation", "a name other than default, the op's own", name)
             raise DefinitionError(message, f"rename the folder: mv {folder} {op.name}_fast")
         mutates = tuple(argument.name for argument in op.schema.mutated)
-        super().__init__(op.reference, mutates, folder, implementation=name, gradient=op._gradient)
+        super().__init__(
+            op.reference,
+            mutates,
+            folder,
+            implementation=name,
+            gradient=op._gradient,
+            results=op.schema.named_results,
+        )
         self.op, self._check, self._workspace = op, None, op._workspace
         self.shardings = op.shardings
         super().register_fake(self._infer)

@@ -61,6 +61,37 @@ def test_a_function_that_is_no_op(function, mutates, message):
     assert caught.value.message.startswith(message)
 
 
+def two(x: Tensor, cache: Tensor) -> tuple[Tensor, Tensor]: ...
+def one(x: Tensor) -> Tensor: ...
+
+
+def test_results_have_the_names_that_the_author_gave():
+    schema = Schema.infer(two, ("cache",), ("weights", "ids"))
+    assert schema.text == "(Tensor x, Tensor(a1!) cache) -> (Tensor weights, Tensor ids)"
+    assert (schema.named_results, schema.result_names) == (("weights", "ids"), ["weights", "ids"])
+    assert schema.functional_text() == "(Tensor x, Tensor cache) -> (Tensor, Tensor weights, Tensor ids)"
+    assert torch._C.parse_schema(f"xla_gpu::two{schema.functional_text()}").returns[2].name == "ids"
+    assert Schema.infer(one, (), ("y",)).text == "(Tensor x) -> Tensor y"
+    assert (Schema.infer(two, ()).named_results, Schema.infer(two, ()).result_names) == ((), ["result 0", "result 1"])
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("weights",), "two: results: expected a name for each of 2 results, got weights\n\nhint: results=[...] of"),
+        (("x", "ids"), "two: results: expected names of their own, as Python writes names, got 'x'\n\nhint: "),
+        (("ids", "ids"), "two: results: expected names of their own, as Python writes names, got 'ids'\n\nhint: "),
+        (("ids", "class"), "two: results: expected names of their own, as Python writes names, got 'class'\n\nhint: "),
+        (("ids", "a b"), "two: results: expected names of their own, as Python writes names, got 'a b'\n\nhint: "),
+        (("ids", ""), "two: results: expected names of their own, as Python writes names, got ''\n\nhint: "),
+    ],
+)
+def test_names_that_results_cannot_have(names, message):
+    with pytest.raises(DefinitionError) as caught:
+        Schema.infer(two, (), names)
+    assert str(caught.value).startswith(message)
+
+
 def test_sorts_the_arguments():
     def op(
         x: Tensor, cache: Tensor, weight: Tensor | None, sizes: list[int], eps: float = 1e-6

@@ -16,7 +16,7 @@ from tests.devtool_tree import Tree, tree_on_a_bad_disk
 
 ALL_KINDS = (
     "(Tensor? w, Tensor(a!) cache, Tensor x, bool flag, int[] d, float[] g, int n, int? k=None, float? f=2, "
-    "bool b=True, str s='x', Tensor? late=None) -> (Tensor, Tensor)"
+    "bool b=True, str s='x', Tensor? late=None) -> (Tensor weights, Tensor ids)"
 )
 # Name -> schema; None is the default schema. Together they cover every kind, with and without defaults.
 SCHEMAS = {
@@ -25,6 +25,7 @@ SCHEMAS = {
     "everything": ALL_KINDS,
     "only_in_place": "(Tensor(a!) out, Tensor update) -> ()",
     "two_in_place": "(Tensor x, Tensor(a!) key_cache, Tensor(b!) value_cache, int start) -> Tensor",
+    "named": "(Tensor x) -> Tensor y",
     # An op and arguments that are named like functions of C and like names in the templates.
     "exp": "(Tensor exp, Tensor? new_out, Tensor out_0, int? index, str mode) -> (Tensor, Tensor, Tensor)",
 }
@@ -204,6 +205,21 @@ def test_files_are_laid_out_and_linted(written):
     subprocess.run([scripts / "clang-format", "--dry-run", "-Werror", *cpp], cwd=written.root, check=True)
 
 
+def test_results_have_their_names_in_every_file(written):
+    """In the docstring, the fake function, the C++ parameters, their checks and the kernels; and none is made up."""
+    folder = written.kernels / "everything"
+    texts = {path.name.removeprefix("everything"): path.read_text() for path in folder.iterdir()}
+    assert '@custom_op(mutates=["cache"], results=["weights", "ids"])' in texts[".py"]
+    for name in ("weights", "ids"):
+        assert f"        {name}: as cache; replace: its meaning.\n" in texts[".py"]
+        assert f"    {name} = torch.empty_like(cache, " in texts[".py"]
+        assert f'CheckShape(kOp, "{name}", {name}, cache.dimensions())' in texts["_ffi.cc"]
+        assert f"ffi::Result<ffi::AnyBuffer> {name}," in texts["_ffi.cc"] and f"void* {name};" in texts[".h"]
+        assert f"{name}[i] = pyxla::FromFloat<T>(" in texts["_host.cc"] and f"T* {name}," in texts[".cu"]
+    assert "# A result of another shape or dtype: cache.new_empty(shape, dtype=torch.int32)\n" in texts[".py"]
+    assert not any("out_0" in text for text in texts.values())
+
+
 @pytest.mark.slow
 def test_stubs_of_all_schemas_build_and_pass(tested):
     assert tested.returncode == 0, tested.stdout[-4000:] + tested.stderr[-2000:]
@@ -242,7 +258,7 @@ def test_python_function_has_the_schema(written, tested):
             assert (their.name, str(their.type)) == (our.name, str(our.type))
             assert (their.has_default_value(), their.default_value) == (our.has_default_value(), our.default_value)
             assert (their.alias_info is None) == (our.alias_info is None)
-        assert len(theirs.returns) == len(ours.returns)
+        assert [r.name for r in theirs.returns] == [r.name for r in ours.returns]
 
 
 @pytest.mark.slow

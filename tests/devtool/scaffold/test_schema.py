@@ -16,7 +16,7 @@ def test_reads_every_kind():
         "(Tensor? w, Tensor(a!) cache, Tensor x, bool flag, int[] d, float[] g, int n, int? k=None, "
         "float? f=2, bool b=True, str s='x', float e = -1e-3, Tensor? last=None) -> (Tensor, Tensor)"
     )
-    assert schema.results == 2
+    assert schema.results == ("", "")
     assert schema.arguments == (
         Argument("w", "Tensor?"),
         Argument("cache", "Tensor", mutated=True),
@@ -37,10 +37,12 @@ def test_reads_every_kind():
 @pytest.mark.parametrize(
     ("text", "results"),
     [
-        ("(Tensor(a!) x) -> ()", 0),
-        ("(Tensor x)->Tensor", 1),
-        (" ( Tensor  x\n,int [ ]  y ) -> ( Tensor ) ", 1),
-        ('(Tensor x, str s="a->b)") -> (Tensor,Tensor,Tensor)', 3),
+        ("(Tensor(a!) x) -> ()", ()),
+        ("(Tensor x)->Tensor", ("",)),
+        (" ( Tensor  x\n,int [ ]  y ) -> ( Tensor ) ", ("",)),
+        ('(Tensor x, str s="a->b)") -> (Tensor,Tensor,Tensor)', ("", "", "")),
+        ("(Tensor x) -> Tensor y", ("y",)),
+        ("(Tensor gating, int k) -> (Tensor weights,Tensor\nids)", ("weights", "ids")),
     ],
 )
 def test_reads_results_and_odd_spacing(text, results):
@@ -54,7 +56,12 @@ MISTAKES = [
     ("«foo»(Tensor x) -> Tensor", "'('", "'foo'"),
     ("(Tensor x,«)» -> Tensor", "a name", "')'"),
     ("(Tensor x«;») -> Tensor", "')' or ',' or '='", "';'"),
-    ("(Tensor x) -> Tensor «y»", "the end", "'y'"),
+    ("(Tensor x) -> Tensor y «z»", "the end", "'z'"),
+    ("(Tensor x) -> (Tensor «x»)", "a name of its own", "'x'"),
+    ("(Tensor x) -> (Tensor y, Tensor «y»)", "a name of its own", "'y'"),
+    ("(Tensor x) -> (Tensor y, «Tensor»)", "a name for each result or for none", "none here"),
+    ("(Tensor x) -> («Tensor», Tensor y)", "a name for each result or for none", "none here"),
+    ("(Tensor x) -> Tensor «class»", "a name that is no keyword of Python", "'class'"),
     ("(Tensor x, «*», int y) -> Tensor", "an argument", "'*'"),
     ("(«Tenso» x) -> Tensor", "one of Tensor, Tensor?, int", "Tenso"),
     ("(Tensor x, «int[2]» y) -> Tensor", "one of Tensor, Tensor?, int", "int[2]"),
@@ -151,7 +158,9 @@ DEFAULTS = {
 
 @st.composite
 def schemas(draw) -> Schema:
-    names = draw(st.lists(NAMES, min_size=1, max_size=8, unique=True))
+    names, results = draw(st.lists(NAMES, min_size=1, max_size=8, unique=True)), ()
+    if draw(st.booleans()):
+        results = tuple(draw(st.lists(NAMES.filter(lambda name: name not in names), max_size=4, unique=True)))
     first = Argument(names[0], "Tensor", mutated=draw(st.booleans()))
     required = [
         Argument(name, kind, mutated=kind == "Tensor" and draw(st.booleans()))
@@ -165,7 +174,7 @@ def schemas(draw) -> Schema:
     ]
     arguments = (first, *required, *defaulted)
     least = 0 if any(argument.mutated for argument in arguments) else 1
-    return Schema(arguments, draw(st.integers(least, 4)))
+    return Schema(arguments, results or ("",) * draw(st.integers(least, 4)))
 
 
 @given(schemas())
@@ -186,7 +195,7 @@ def test_agrees_with_torch(schema):
         assert bool(their.alias_info and their.alias_info.is_write) == our.mutated
         if our.has_default:
             assert their.default_value == our.default
-    assert len(theirs.returns) == schema.results
+    assert tuple(r.name for r in theirs.returns) == schema.results
 
 
 @pytest.mark.parametrize("text", ["5e-324", "1e-310"])

@@ -14,6 +14,7 @@ from pyxla_kernels.rotary_and_cache import cases as rotary_cases
 import pyxla
 from pyxla import testing
 from pyxla.errors import ArgumentError
+from pyxla.spmd.shard import _sharded_op
 from pyxla.testing.tolerance import compare
 
 # Two parts along "model"; along "data" every device computes the same.
@@ -101,6 +102,11 @@ def to_mesh(op, by, arguments, mesh=MESH):
             xs.mark_sharding(value, mesh, spec(op, by, name, value.dim()))
     torch_xla.sync(wait=True)
     return moved
+
+
+def test_a_sharded_op_s_results_keep_their_names():
+    (by,) = (op := pyxla.find_op("paged_attention_lse")).shardings
+    assert _sharded_op(op, by).schema.named_results == op.schema.named_results == ("out", "lse")
 
 
 def outputs(op, arguments, results):
