@@ -7,10 +7,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 
+from devtool.scaffold.op_folder import rendered
+from devtool.scaffold.schema import parse_schema
+from devtool.scaffold.stub import Op
 from tests.conftest import ROOT
 from tests.devtool_tree import Tree
 from tests.docs.test_documents import EXAMPLES
@@ -118,6 +122,37 @@ def test_what_is_shown_runs(name, tree, interpreter):
             apply_diff(tree.root, block.text, place)
     stubs = [path for op in EXAMPLES for path in tree.kernels.glob(f"{op}/*") if "replace:" in path.read_text()]
     assert not stubs, f"{name} leaves lines marked `replace:` in {', '.join(path.name for path in stubs)}"
+
+
+NEW_OP = re.compile(r'^\$ bin/devtool new-op (\w+) "(.*)"$', re.MULTILINE)
+NEW_OPS = [(str(p), *words) for p in pages() for words in NEW_OP.findall(p.text)]
+EDITED = [new for new in NEW_OPS if f"--- kernels/{new[1]}/" in page(new[0]).text]
+
+
+@pytest.mark.parametrize(("name", "op", "schema"), EDITED, ids=[new[1] for new in EDITED])
+def test_edits_fit_the_stub(name, op, schema, tmp_path):
+    """Without a build: each hunk applies to what new-op writes; the result is formatted and has no `replace:`."""
+    with rendered(Op(op, parse_schema(schema)), beside=None) as folder:
+        shutil.copytree(folder, tmp_path / "kernels" / op)
+    for block in page(name).blocks:
+        if block.words == ("diff",):
+            apply_diff(tmp_path, block.text, f"{name}:{block.line}")
+    files = sorted((tmp_path / "kernels" / op).iterdir())
+    assert [path.name for path in files if "replace:" in path.read_text()] == []
+    cpp = [path for path in files if path.suffix in (".h", ".cc", ".cu")]
+    scripts = Path(sysconfig.get_path("scripts"))
+    style = f"--style=file:{ROOT / '.clang-format'}"
+    subprocess.run([scripts / "clang-format", style, "--dry-run", "-Werror", *cpp], check=True)
+    for command in (["check"], ["format", "--check"]):
+        ruff = [scripts / "ruff", *command, "--no-cache", "--config", ROOT / "pyproject.toml", tmp_path / "kernels"]
+        subprocess.run(ruff, check=True)
+
+
+def test_pages_that_write_an_op_are_found():
+    assert {(name, op) for name, op, _ in EDITED} == {
+        ("docs/guide/first-op.md", "soft_cap"),
+        ("docs/guide/two-results.md", "topk_softmax"),
+    }
 
 
 def test_scripts_are_run_and_judged(interpreter):
