@@ -108,7 +108,10 @@ class CustomOp(Definition):
                 mismatch(self.name, "op", "a name that is free", f"one declared in {where}"), "rename one of the two"
             )
         _library.define(f"{self.name}{self.schema.text}")
-        self.overload = getattr(getattr(getattr(torch.ops, NAMESPACE), function.__name__), implementation or "default")
+        packet = getattr(getattr(torch.ops, NAMESPACE), function.__name__)
+        self.overload = getattr(packet, implementation or "default")
+        # For help(torch.ops.xla_gpu.<op>); a packet is one object for all its overloads.
+        packet.__doc__ = self.overload.__doc__ = self.__doc__
         self._fast_path = FastPath(self.schema, self._lowering.find_call)
         self._in_place = (
             InPlace(self, self.overload, self.run_reference, _library, self._lowering.emit, self._fast_path)
