@@ -66,6 +66,12 @@ def _entry(state: str, reason: str, path: Any, table: Any = None) -> dict[str, A
     }
 
 
+def architectures_text(architectures: Sequence[str]) -> str:
+    """`sm_80, sm_90a, PTX of sm_100`: what a library has machine code for, and PTX for those still to come."""
+    kinds = [architecture.partition("-") for architecture in architectures]
+    return ", ".join(f"{'PTX of ' if kind == 'virtual' else ''}sm_{number}" for number, _, kind in kinds)
+
+
 def print_inventory(entries: Sequence[dict[str, Any]]) -> None:
     """Prints the entries as a table; for what is not built, the command to build it follows on stderr."""
     import sys
@@ -88,6 +94,14 @@ def print_inventory(entries: Sequence[dict[str, Any]]) -> None:
         )
     # In a pipe no line is wrapped, so that grep finds a target.
     Console(width=None if sys.stdout.isatty() else 1000).print(table)
+    by_code: dict[str, list[str]] = {}
+    for entry in entries:
+        by_code.setdefault(architectures_text(entry["architectures"]), []).append(entry["op"])
+    # Most ops have the same: these are not listed.
+    most = max(by_code, key=lambda code: len(by_code[code]), default="")
+    for code, ops in by_code.items():
+        if code:
+            click.echo(f"CUDA code: {code}" + ("" if code == most else f": {', '.join(ops)}"))
     rest = [entry["op"] for entry in entries if entry["state"] not in ("built", "preloaded", "installed")]
     if rest:
         click.echo(f"hint: devtool build {' '.join(rest)}", err=True)

@@ -17,20 +17,15 @@ def write(site: Site) -> None:
     import pyxla  # noqa: F401  defines the ops
 
     rows = ""
+    from pyxla.torch_ops.custom_op import ops_of_library
+
     for folder in site.ops():
-        ops = declared(folder)
+        ops = ops_of_library(folder)
         about, _, more = inspect.getdoc(importlib.import_module(f"pyxla_kernels.{folder}.{folder}")).partition("\n")
         rows += f"| [{folder}]({folder}.md) | {about.partition(': ')[2]} |\n"
         site.write(f"ops/{folder}.md", _page(site, folder, ops, about, more))
     listed = f"# Ops\n\n| op | what it computes |\n|---|---|\n{rows}"
     site.write("ops/index.md", listed + "\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n")
-
-
-def declared(folder: str) -> list:
-    """The ops whose handlers are in the folder's library, its own first."""
-    from pyxla.torch_ops.custom_op import _ops
-
-    return sorted((op for op in _ops.values() if op.library == folder), key=lambda op: (op.name != folder, op.name))
 
 
 def _page(site: Site, folder: str, ops: list, about: str, more: str) -> str:

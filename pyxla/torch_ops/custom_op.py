@@ -69,6 +69,12 @@ def find_target(target: str) -> CustomOp | None:
     return next((op for op in _ops.values() if op.target == target), None)
 
 
+def ops_of_library(folder: str) -> list[CustomOp]:
+    """The ops whose handlers are in the library of this folder, the folder's own op first."""
+    found = [op for op in _ops.values() if op.library == folder]
+    return sorted(found, key=lambda op: (op.name.replace(".", "_") != folder, op.name))
+
+
 def targets_of(name: str) -> set[str]:
     """The targets of an op and all its implementations, or of the implementation `<op>.<name>` alone."""
     op = _ops.get(name)
