@@ -18,6 +18,7 @@ from pyxla.lowering.fast_path import FastPath
 from pyxla.lowering.lower import Lowering
 from pyxla.op.definition import NAMESPACE, Definition
 from pyxla.torch_ops.functional import InPlace
+from pyxla.torch_ops.vmap import register_vmap
 
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
 _ops: dict[str, CustomOp] = {}
@@ -125,6 +126,7 @@ class CustomOp(Definition):
             else None
         )
         self._register_kernels()
+        register_vmap(self, self.overload, _library)
         _ops[self.name] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
