@@ -53,9 +53,13 @@ def test(
     \b
     Example: devtool test rms_norm --device cuda --sanitize memcheck
     """
+    import os
+
     from devtool.building.build import Options
     from devtool.testing.run import run_tests
 
+    # OpenMP's threads spin while they wait, which takes the cores from XLA's threads and from other processes.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     tool = sanitize if sanitize in GPU_SANITIZERS else None
     options = Options(cuda, None if tool else sanitize)
     status = run_tests(
