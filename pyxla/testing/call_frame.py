@@ -17,6 +17,8 @@ from pyxla.errors import PyxlaError
 from pyxla.op.dtypes import DTYPES
 from pyxla.pjrt import ffi_c_api
 
+__all__ = ["Buffer"]
+
 
 @dataclass(frozen=True)
 class Buffer:

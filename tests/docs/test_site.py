@@ -158,8 +158,8 @@ def test_names_in_a_text_lead_to_their_reference(site):
 @pytest.mark.slow
 def test_docstrings_are_read_as_they_are_written(site):
     """Two names on one line are two entries; two hyphens become a dash, except those of an option."""
-    text = text_of(site / "reference/python/pyxla.testing.direct_call.html")
-    assert text.count("\N{EN DASH}ofthedense,row-majorarraythere.") == 2
+    text = text_of(site / "reference/python/pyxla.testing.call_frame.html")
+    assert text.count("\N{EN DASH}shapeanddtypeofthedense,row-majorarraythere.") == 2
     assert "--device" in text_of(site / "reference/cli/bench.html")
 
 

@@ -69,14 +69,16 @@ def test_every_error_class_is_public():
 
 def test_no_bare_exception_for_a_user():
     """pyxla raises only its own exceptions, AssertionError for tests, and what torch_xla's plugin interface needs."""
-    # AttributeError: Python expects it from the `__getattr__` of a module or an object.
-    allowed = {c.__name__ for c in CLASSES} | {"AssertionError", "AttributeError", "NotImplementedError"}
+    # AttributeError: Python expects it from the `__getattr__` of a module or an object. SkipTest: a missing tool.
+    allowed = {c.__name__ for c in CLASSES} | {"AssertionError", "AttributeError", "NotImplementedError", "SkipTest"}
     files = sorted((ROOT / "pyxla").rglob("*.py"))
     assert len(files) >= 70  # otherwise the files have moved
     offenders = []
     for path in files:
         raised = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Raise) and node.exc]
-        names = {ast.unparse(node.exc.func if isinstance(node.exc, ast.Call) else node.exc) for node in raised}
+        words = (ast.unparse(node.exc.func if isinstance(node.exc, ast.Call) else node.exc) for node in raised)
+        # Classes alone: other names are exceptions that were caught, or functions that return one of pyxla's.
+        names = {word for word in (text.rpartition(".")[2] for text in words) if word[0].isupper()}
         offenders += [f"{path.relative_to(ROOT)}: {name}" for name in sorted(names - allowed)]
     assert not offenders
 
