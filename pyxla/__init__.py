@@ -7,7 +7,7 @@ pyxla; handlers are registered on first use.
 import os
 
 # Otherwise XLA's CPU client runs larger computations in the background, and a handler's error there kills the process
-# when the result is read (pyxla/lowering/lower.py, await_uploads). torch_xla reads this when it starts its client.
+# when the result is read (pyxla/lowering/uploads.py). torch_xla reads this when it starts its client.
 os.environ.setdefault("PJRT_CPU_ASYNC_CLIENT", "0")
 
 from pyxla.artifact.load import Artifact, load_artifact

@@ -20,7 +20,7 @@ from pyxla.errors import ArgumentError, ArtifactError, mismatch
 from pyxla.hlo import text as hlo_text
 from pyxla.library.find import find_library
 from pyxla.library.register import ensure_registered
-from pyxla.lowering.lower import await_uploads
+from pyxla.lowering.uploads import await_uploads
 from pyxla.op.dtypes import BY_NAME, dtype_name
 from pyxla.pjrt.platform import platform
 

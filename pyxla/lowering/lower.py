@@ -10,7 +10,9 @@ import torch
 
 from pyxla.errors import ArgumentError, DefinitionError, mismatch
 from pyxla.library.register import ensure_registered
+from pyxla.lowering.cache_key import cache_key
 from pyxla.lowering.stablehlo import CustomCall, attributes, tensor_type
+from pyxla.lowering.uploads import await_uploads, copied_in_background
 from pyxla.op.definition import Definition
 from pyxla.pjrt.platform import platform
 
@@ -43,7 +45,7 @@ class Lowering:
         Raises:
             ArgumentError: the op does not take these arguments.
         """
-        key, calls = tuple(map(_key, arguments)), self._calls
+        key, calls = cache_key(arguments), self._calls
         if key not in calls:
             with self._lock:
                 calls[key] = self._first_call(arguments)
@@ -96,7 +98,7 @@ class Lowering:
         label, computation = f"xla_gpu::{self._op.name}", call.computation()
         single = self._schema.result_count == 1
         tensors = [arguments[a.index] for a in self._schema.tensors if arguments[a.index] is not None]
-        uploads = platform() == "Host" and any(map(_copied_in_background, tensors))
+        uploads = platform() == "Host" and any(map(copied_in_background, tensors))
         user_computation = _XLAC._xla_user_computation
 
         def emit(operands: list[torch.Tensor]) -> Any:
@@ -117,48 +119,7 @@ class Lowering:
                 )
 
 
-def _key(value: Any) -> Any:
-    """What an argument adds to the key of a call: everything that the custom call depends on."""
-    if isinstance(value, torch.Tensor):
-        return value.shape, value.dtype, value.device.type
-    if isinstance(value, (list, tuple)):
-        return tuple(map(_key, value))
-    # 0.0 == -0.0, but they are different attributes; and a NaN equals nothing, so each call would add a key.
-    return repr(value) if isinstance(value, float) else value
-
-
 def _without_data(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     return torch.empty(value.shape, dtype=value.dtype, device="meta")
-
-
-# XLA's CPU client copies smaller tensors at once, larger ones in the background.
-_BACKGROUND_COPY_BYTES = 64 * 1024
-# DLPack has no form of these, so their copies cannot be awaited.
-_WITHOUT_DLPACK = (torch.float8_e4m3fn, torch.float8_e5m2)
-
-
-def await_uploads(tensors: list[torch.Tensor]) -> None:
-    """Waits for copies to XLA's CPU that still run in the background, but not for computations.
-
-    If its inputs are still being copied, a computation runs later, on a thread of XLA's. A handler's error then stays
-    in the result's buffer, and reading that buffer aborts the process inside torch_xla. If its inputs are ready, the
-    computation raises an exception instead.
-    """
-    import torch_xla
-    import torch_xla.runtime
-
-    if torch_xla.runtime.is_spmd():  # a sharded buffer has no DLPack form
-        return
-    large = list(filter(_copied_in_background, tensors))
-    to_compute = torch_xla._XLAC._check_tensor_need_materialization(large)
-    for tensor, pending in zip(large, to_compute, strict=True):
-        # The result of a step that torch_xla still runs has no buffer yet; the next step waits for it.
-        if not pending and not torch_xla._XLAC._is_placecholder(tensor):
-            # `_to_dlpack` blocks until the buffer is ready; consume the capsule, or the buffer leaks.
-            torch.from_dlpack(torch_xla._XLAC._to_dlpack(tensor))
-
-
-def _copied_in_background(tensor: torch.Tensor) -> bool:
-    return tensor.nbytes > _BACKGROUND_COPY_BYTES and tensor.dtype not in _WITHOUT_DLPACK

@@ -211,7 +211,7 @@ def test_error_from_the_handler():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.bool, torch.float8_e4m3fn])
 def test_await_uploads_takes_every_dtype(dtype):
-    from pyxla.lowering.lower import await_uploads
+    from pyxla.lowering.uploads import await_uploads
 
     tensor = torch.zeros(1 << 20).to(dtype).to(DEVICE)
     pending = tensor.to(torch.float32) + 1
