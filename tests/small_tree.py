@@ -80,7 +80,7 @@ class Tree:
 
     def __init__(self, root: Path):
         self.root, self.wheels = root, root / "wheels"
-        for name in ("bin/devtool", "devtool/setup_env.py", "devtool/setup_uv.py"):
+        for name in ("bin/devtool", *(f"devtool/setup_{name}.py" for name in ("env", "errors", "uv"))):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(PROJECT / name, root / name)
         (root / "devtool/__main__.py").write_text(DEVTOOL)

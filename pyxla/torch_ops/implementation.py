@@ -83,7 +83,9 @@ class Implementation(CustomOp):
 
     def register_autograd(self, backward: Callable, *, setup_context: Callable | None = None) -> None:
         """Not allowed: an implementation has the op's gradient."""
-        raise DefinitionError(mismatch(self.name, "gradient", f"that of {self.op.name}", "another"))
+        raise DefinitionError(
+            mismatch(self.name, "gradient", f"that of {self.op.name}", "another"), f"@{self.op.name}.register_autograd"
+        )
 
     def _infer(self, *args: Any, **kwargs: Any) -> Any:
         arguments = self.schema.bind(args, kwargs)
