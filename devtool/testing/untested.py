@@ -46,10 +46,13 @@ def cuda_lines(
         state = _architectures(op, sanitize), _handler_was_called(op, checks)
         states.setdefault(state, []).append(op)
     lines = []
-    for (architectures, called), own in states.items():
-        where = f"CUDA: {', '.join(own)}" if len(states) > 1 else "CUDA"
+    sizes = sorted(map(len, states.values()), reverse=True)
+    for (architectures, called), own in sorted(states.items(), key=lambda state: -len(state[1])):
+        # Most ops are alike: only the others are named.
+        is_usual = len(sizes) == 1 or len(own) > sizes[1]
+        where = "CUDA" if is_usual else f"CUDA: {', '.join(own)}"
         if not architectures:
-            command = " ".join(["devtool build", *(own if named or len(states) > 1 else ()), "--cuda on"])
+            command = " ".join(["devtool build", *(own if named or not is_usual else ()), "--cuda on"])
             lines.append(f"{where}: not compiled: {command} compiles it")
             continue
         count = f"{len(architectures)} architecture" + "s" * (len(architectures) > 1)

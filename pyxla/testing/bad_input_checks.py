@@ -8,7 +8,7 @@ import torch
 
 from pyxla.errors import PyxlaError
 from pyxla.op.arguments import no_checks
-from pyxla.pjrt.platform import device_type, platform_of, requested_device
+from pyxla.pjrt.platform import device_type, platform_of
 from pyxla.sync import drain_errors
 from pyxla.testing.case import BadInput, cases_of
 from pyxla.testing.device_memory import call_raw
@@ -25,7 +25,7 @@ def check_bad_input(op: CustomOp, bad: BadInput) -> None:
     """
     for place in ("cpu", "xla"):
         _check_op_refuses(op, bad, place)
-    platform = platform_of(requested_device())
+    platform = platform_of(device_type())
     if not (bad.at_run_time and platform == "CUDA"):
         _check_handler_refuses(op, bad, platform)
     one = torch.ones(2, device="xla") + 1

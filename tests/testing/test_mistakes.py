@@ -34,11 +34,16 @@ def library(tmp_path_factory):
         yield found
 
 
+@pytest.fixture(autouse=True)
+def forget_records():
+    yield
+    testing.op_checks.RECORDS.clear()
+
+
 def fails(check, *arguments) -> str:
     """The first line of the check's AssertionError."""
     with pytest.raises(AssertionError) as caught:
         check(*arguments)
-    testing.op_checks.RECORDS.clear()
     return str(caught.value).partition("\n")[0]
 
 
@@ -182,7 +187,6 @@ def test_results_that_are_declared_otherwise(check, name, expected):
 def test_error_of_one_case_does_not_reach_the_next():
     with pytest.raises(RuntimeError, match=re.escape("mistake_throws: handler: expected no C++ exception")):
         testing.check_lazy(mistakes.mistake_throws, CASE)
-    testing.op_checks.RECORDS.clear()
     try:
         assert (torch.ones(2, device=torch_xla.device()) + 1).cpu().tolist() == [2, 2]
     finally:

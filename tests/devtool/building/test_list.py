@@ -1,6 +1,7 @@
 """`devtool list OP`, and the architectures under the table of `devtool list`."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -12,7 +13,9 @@ from tests.devtool_tree import Tree
 
 def list_in_checkout(*arguments: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-P", "-m", "devtool", "list", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    # `devtool test` preloads the libraries, which is another state.
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
 def test_architectures_of_the_cuda_code(capsys):

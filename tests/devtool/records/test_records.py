@@ -17,7 +17,7 @@ from devtool.records.store import fingerprint, keep_bench, keep_tests, read_benc
 from devtool.report import plots
 from devtool.report import view as report_view
 from pyxla import ArgumentError, hlo, pytest_plugin, testing
-from pyxla.testing import op_checks
+from pyxla.testing import bad_input_checks, op_checks
 from tests import bench_run
 
 DEVICE = {"kind": "cpu", "name": "A processor"}
@@ -214,7 +214,7 @@ def test_only_cuda_may_take_what_only_the_data_shows(monkeypatch, device_type, a
     bad = testing.BadInput(
         "one", lambda g: {"a": torch.ones(2), "b": torch.ones(2)}, "a: expected 0, got 1", at_run_time=at_run_time
     )
-    monkeypatch.setattr(op_checks, "device_type", lambda: device_type)
+    monkeypatch.setattr(bad_input_checks, "device_type", lambda: device_type)
     with nullcontext() if passes else pytest.raises(AssertionError, match="expected 0, got 1' on xla, got no error"):
         testing.check_bad_input(op, bad)
 

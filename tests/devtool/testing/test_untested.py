@@ -85,6 +85,17 @@ def test_cuda_code_that_differs_between_ops(ops):
     assert lines()[1] == "CUDA: second: not compiled: devtool build second --cuda on compiles it"
 
 
+def test_only_the_ops_that_differ_from_most_are_named(ops, tmp_path):
+    for name in ("third", "fourth"):
+        (tmp_path / "kernels" / name).mkdir()
+        (tmp_path / "kernels" / name / f"{name}.cu").touch()
+    ops(first=["90a-real"], third=["90a-real"], fourth=["90a-real"], second=["80-real", "90a-real"])
+    assert cuda_lines(["second", "first", "third", "fourth"], [], None, [], "no GPU") == [
+        "CUDA: compiled for 1 architecture (90a), not run: no GPU",
+        "CUDA: second: compiled for 2 architectures (80, 90a), not run: no GPU",
+    ]
+
+
 def test_no_cuda_code(ops):
     ops(first=[], second=[])
     assert lines() == ["CUDA: not compiled: devtool build --cuda on compiles it"]
