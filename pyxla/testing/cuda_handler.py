@@ -7,8 +7,7 @@ import torch
 from pyxla.errors import PyxlaError
 from pyxla.pjrt import cuda_plugin
 from pyxla.testing.case import Case
-from pyxla.testing.device_memory import HostMemory, loaded_library
-from pyxla.testing.direct_call import in_order, prepare, without_data
+from pyxla.testing.device_memory import HostMemory, call_in, loaded_library
 from pyxla.torch_ops.custom_op import CustomOp
 
 # What PYXLA_CUDA_STATUS makes of a launch without a GPU (kernels/common/ffi/cuda.h).
@@ -32,19 +31,13 @@ def check_cuda_handler(op: CustomOp, case: Case) -> bool:
     has_handler = any((h.target, h.platform) == (op.target, "CUDA") for h in library.table.handlers)
     if not has_handler or _has_gpu():
         return False
-    memory, arguments = HostMemory(), case.arguments()
-    operands = {n: memory.copy(v) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
-    metas = without_data(in_order(op, arguments))
-    results = [memory.empty(t.shape, t.dtype) for t in op.infer_results(metas)]
-    size = op.workspace_bytes(metas, "CUDA")
-    workspace = None if size is None else memory.empty((size,), torch.uint8)
-    call = prepare(op, operands, results, "CUDA", workspace=workspace, library=library, check=False)
+    call = call_in(HostMemory(), op, case.arguments(), "CUDA", check=False)
     try:
-        call(0)
+        call.launch(0)
     except PyxlaError as error:
         assert _LAUNCH in str(error), f"{op.name}: the CUDA handler refuses case {case.name}: {error}"
     else:
-        tensors = [v for v in (*operands.values(), *results) if isinstance(v, torch.Tensor)]
+        tensors = [v for v in (*call.operands.values(), *call.results) if isinstance(v, torch.Tensor)]
         assert not all(t.numel() for t in tensors), (
             f"{op.name}: the CUDA handler: expected the error of a launch without a GPU, got none: "
             "return PYXLA_CUDA_STATUS of the launch, and cudaGetLastError() after it"

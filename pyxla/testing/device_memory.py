@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -46,16 +46,46 @@ def call_raw(
         PyxlaError: the handler's own error, or no CuPy or GPU.
     """
     memory = HostMemory() if platform == "Host" else CupyMemory()
-    copies = {n: memory.copy(v) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
+    call = call_in(memory, op, arguments, platform, results=results, check=results is None)
+    memory.run(call.launch)
+    after = {n: memory.read(call.operands[n]) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
+    return after, (*(after[a.name] for a in op.schema.mutated), *map(memory.read, call.results))
+
+
+class CallInMemory(NamedTuple):
+    """A prepared call and its memory; `operands` are the arguments by name, and `workspace` may be None."""
+
+    launch: Callable[[int], None]
+    operands: dict[str, Any]
+    results: list
+    workspace: Any
+
+
+def call_in(
+    memory: HostMemory | CupyMemory,
+    op: CustomOp,
+    arguments: dict[str, Any],
+    platform: str,
+    *,
+    results: Sequence[tuple[Sequence[int], torch.dtype]] | None = None,
+    check: bool = True,
+) -> CallInMemory:
+    """Prepares a call on copies of the arguments.
+
+    Args:
+        memory: where the copies, the results and the workspace are.
+        op, arguments, platform, results: as in `call_raw`.
+        check: as in `direct_call.prepare`.
+    """
+    operands = {n: memory.copy(v) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
     metas = without_data(in_order(op, arguments))
     inferred = [(t.shape, t.dtype) for t in op.infer_results(metas)] if results is None else results
     written = [memory.empty(shape, dtype) for shape, dtype in inferred]
     size = op.workspace_bytes(metas, platform) if results is None else 0 if op.has_workspace else None
     workspace = None if size is None else memory.empty((size,), torch.uint8)
     library = loaded_library(op.library)
-    memory.run(prepare(op, copies, written, platform, workspace=workspace, library=library, check=results is None))
-    after = {n: memory.read(copies[n]) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
-    return after, (*(after[a.name] for a in op.schema.mutated), *map(memory.read, written))
+    launch = prepare(op, operands, written, platform, workspace=workspace, library=library, check=check)
+    return CallInMemory(launch, operands, written, workspace)
 
 
 @functools.cache

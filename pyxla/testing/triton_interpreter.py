@@ -18,8 +18,7 @@ import torch
 
 from pyxla.library.find import KERNELS_PACKAGE, kernels_folder
 from pyxla.testing.case import Case, cases_of
-from pyxla.testing.device_memory import HostMemory, loaded_library
-from pyxla.testing.direct_call import in_order, prepare, without_data
+from pyxla.testing.device_memory import HostMemory, call_in, loaded_library
 from pyxla.testing.tolerance import worst_element
 from pyxla.torch_ops.custom_op import CustomOp, find_op
 
@@ -78,21 +77,16 @@ class Interpreter:
 
 def call_interpreted(op: CustomOp, interpreter: Interpreter, case: Case) -> tuple[torch.Tensor, ...]:
     """What the CUDA handler writes for a case: first the arguments that it updates in place, then the results."""
-    memory = HostMemory()
-    operands = {n: memory.copy(v) if isinstance(v, torch.Tensor) else v for n, v in case.arguments().items()}
-    metas = without_data(in_order(op, operands))
-    results = [memory.empty(t.shape, t.dtype) for t in op.infer_results(metas)]
-    size = op.workspace_bytes(metas, "CUDA")
-    workspace = None if size is None else memory.empty((size,), torch.uint8)
-    interpreter.tensors = [t for t in (*operands.values(), *results, workspace) if isinstance(t, torch.Tensor)]
+    call = call_in(HostMemory(), op, case.arguments(), "CUDA", check=False)
+    memory = (*call.operands.values(), *call.results, call.workspace)
+    interpreter.tensors = [tensor for tensor in memory if isinstance(tensor, torch.Tensor)]
     interpreter.error = None
-    call = prepare(op, operands, results, "CUDA", workspace=workspace, library=loaded_library(op.library), check=False)
     try:
-        call(0)
+        call.launch(0)
     finally:
         if interpreter.error is not None:
             raise interpreter.error
-    return (*(operands[a.name] for a in op.schema.mutated), *results)
+    return (*(call.operands[a.name] for a in op.schema.mutated), *call.results)
 
 
 def _accept_numpy_2(patch: Callable) -> Callable:
