@@ -3,5 +3,36 @@
 
   inputs.nixpkgs.url = "github:NixOS/nixpkgs/nixos-25.05";
 
-  outputs = inputs: import ./nix/outputs.nix inputs;
+  outputs = { self, nixpkgs }:
+    let
+      # nixpkgs is evaluated once per system, and every output uses the result.
+      scopes = nixpkgs.lib.genAttrs [ "x86_64-linux" "aarch64-linux" ] (system: import ./nix {
+        pkgs = nixpkgs.legacyPackages.${system};
+        revision = nixpkgs.rev or nixpkgs.narHash;
+      });
+      eachSystem = output: builtins.mapAttrs (_: output) scopes;
+      scopeOf = system: scopes.${system}
+        or (throw "flake: system: expected one of ${toString (builtins.attrNames scopes)}, got ${system}");
+    in
+    {
+      packages = eachSystem (scope: scope.packages);
+      # The same packages without CUDA code: nix build .#cpu.rms_norm; and the tool chain that builds the ops.
+      legacyPackages = eachSystem (scope: { inherit (scope) cpu toolchain; });
+      devShells = eachSystem (scope: scope.shells);
+      checks = eachSystem (scope: scope.checks);
+      apps = eachSystem (scope: rec { default = devtool; devtool = { type = "app"; program = "${scope.devtool}/bin/devtool"; }; });
+      formatter = eachSystem (scope: scope.formatter);
+      hydraJobs = { inherit (self) packages checks; };
+
+      overlays.default = final: prev: { pyxla = import ./nix { pkgs = final; }; };
+      templates = rec {
+        default = kernel;
+        kernel = { path = ./templates/kernel; description = "A repository of kernels of your own, built by pyxla"; };
+      };
+      # What that template calls: the packages of the op folders in `kernels`, and a check that runs a script with them.
+      lib = {
+        kernelPackages = { system, kernels, cuda ? true }: (scopeOf system).kernelPackages { inherit kernels cuda; };
+        kernelCheck = { system, kernels, script }: (scopeOf system).kernelCheck { inherit kernels script; };
+      };
+    };
 }

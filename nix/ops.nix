@@ -1,16 +1,17 @@
-# The names of the ops and their implementations: the folders of `kernels` that hold code. An invalid name is an error,
-# and so is code without the file that registers the op or names the op that it implements.
+# kernels -> { <op> = <derivation>; }: each folder that holds code becomes $out/lib/lib<op>.so and its manifest. An invalid
+# name is an error, and so is code without the file that registers the op or names the op that it implements.
+{ lib, wheels, build, cuda }:
 kernels:
 let
+  filtered = import ./filtered.nix;
   entries = builtins.readDir kernels;
   # Names of the flake's other packages.
-  reserved = [ "default" "docs" "python" "wheel" "cmake" "common" ];
+  reserved = [ "default" "docs" "python" "wheel" "toolchain" "cmake" "common" ];
   # A folder with an underscore holds headers and Python that several ops share.
   code = folder: if builtins.match "_.*" folder == null then ".*\\.(h|cuh|cc|cu|py)" else ".*\\.(cc|cu)";
-  holdsCode = folder:
-    builtins.any (file: builtins.match (code folder) file != null)
-      (builtins.attrNames (builtins.readDir (kernels + "/${folder}")));
-  folders = builtins.filter (name: entries.${name} == "directory" && name != "common" && name != "cmake")
+  holdsCode = folder: builtins.any (file: builtins.match (code folder) file != null)
+    (builtins.attrNames (builtins.readDir (kernels + "/${folder}")));
+  folders = builtins.filter (name: entries.${name} == "directory" && name != "common" && name != "cmake" && holdsCode name)
     (builtins.attrNames entries);
   check = name:
     if builtins.elem name reserved || builtins.match "[a-z][a-z0-9_]*" name == null then
@@ -24,5 +25,40 @@ let
 
         hint: devtool new-op ${name} writes one; a file that git does not know is not seen: git add -N kernels/${name}''
     else name;
+  # Only the compiled files of the op enter the hash, so editing one op rebuilds only that.
+  source = op: files: { "kernels/${op}" = filtered { path = kernels + "/${op}"; name = op; inherit files; }; };
+  wheelNamed = name: (wheels.sets.cuda13 // wheels.sets.dev).${name} or null;
+
+  buildOp = op:
+    let
+      inFolder = file: kernels + "/${op}/${file}";
+      has = file: builtins.pathExists (inFolder file);
+      # The op whose host code is compiled into an implementation's library.
+      implemented = builtins.match "([a-z0-9_]+)[[:space:]]*" (builtins.readFile (inFolder "implements"));
+      wrapped = builtins.fromJSON (builtins.readFile (inFolder "wrapped.json"));
+      # Wheels that only some ops are built with; CMake says what it looked for if the lock lacks one.
+      needed = lib.optionals cuda (lib.optionals (has "triton_kernels.py") [ "triton" ]
+        ++ lib.optionals (has "wrapped.json" && wrapped ? wheel) [ wrapped.wheel ]);
+      found = builtins.filter (name: wheelNamed name != null) needed;
+    in
+    build {
+      pname = "pyxla-${op}" + lib.optionalString (!cuda) "-cpu";
+      sources = source op ".*\\.(h|cuh|cc|cu)|triton_kernels\\.py|wrapped\\.json|implements|vendor/.*"
+        // lib.optionalAttrs (has "implements") (source (builtins.head implemented) ".*\\.(h|cuh|cc)");
+      targets = [ op ];
+      sites = map (name: wheels.site name [ (wheelNamed name) ]) found;
+      # Without Triton such an op has no CUDA code.
+      options = lib.optionalString (builtins.elem "triton" needed && wheelNamed "triton" == null) "-DPYXLA_CUDA=OFF";
+      installPhase = ''
+        mkdir -p $out/lib
+        cp -r build/lib/lib${op}.so build/lib/lib${op}.json $out/lib/
+        if [ -d build/lib/${op}.wrapped ]; then cp -r build/lib/${op}.wrapped $out/lib/; fi
+      '';
+      meta = {
+        description = "The custom-call library of ${op}";
+        license = lib.licenses.asl20;
+        platforms = [ "x86_64-linux" "aarch64-linux" ];
+      };
+    };
 in
-map check (builtins.filter holdsCode folders)
+lib.genAttrs (map check folders) buildOp

@@ -1,25 +1,31 @@
-# The Python wheel, with the release's libraries inside.
-{ pkgs, python, wheels, version, release, device }:
+# The Python wheel, with the release's libraries and what the CUDA device needs in addition to the vendor's plugin inside.
+{ pkgs, python, wheels, version, build, release }:
 let
-  inherit (wheels.sets) dev;
-  source = builtins.path {
+  filtered = import ./filtered.nix;
+  device = build {
+    pname = "pyxla-device";
+    sources.pyxla = filtered {
+      path = ../pyxla;
+      files = "(pjrt_proxy|torch_backend)/[^/]*\\.(cc|h|txt|map)";
+      folders = "pjrt_proxy|torch_backend";
+    };
+    targets = [ "pjrt_proxy" "set_device" ];
+    installPhase = "mkdir -p $out/lib; cp build/lib/pyxla_*.so $out/lib/";
+  };
+  source = filtered {
     name = "pyxla-source";
     path = ../.;
-    filter = path: type:
-      let relative = builtins.replaceStrings [ "${toString ../.}/" ] [ "" ] path; in
-      builtins.match "(pyxla|devtool|kernels)(/.*)?|(pyproject|README|LICENSE|setup).*" relative != null
-      && baseNameOf path != "__pycache__";
+    files = "(pyxla|devtool|kernels)/.*|(pyproject|README|LICENSE|setup).*";
+    folders = "(pyxla|devtool|kernels)(/.*)?";
   };
   # Libraries need glibc 2.35 at most (`devtool verify`); the tag says so to pip.
   platform = "manylinux_2_35_" + builtins.head (builtins.match "(.*)-linux" pkgs.stdenv.hostPlatform.system);
 in
 pkgs.runCommand "pyxla-wheel-${version}" { nativeBuildInputs = [ python ]; } ''
-  ${wheels.link [ dev.pip dev.setuptools ]}
-  ${wheels.pip} install --quiet --no-index --no-deps --no-compile --disable-pip-version-check --root-user-action ignore \
-    --target site $wheels/${dev.setuptools.file}
+  ${wheels.install "install --target site" [ wheels.sets.dev.setuptools ] [ ]}
   cp -r --no-preserve=mode ${source} source
   # The time of the zip's entries.
   export SOURCE_DATE_EPOCH=315532800 PYTHONPATH=$PWD/site PYXLA_LIBRARIES=${release}/lib:${device}/lib
-  ${wheels.pip} wheel --quiet --no-index --no-deps --no-build-isolation --disable-pip-version-check --wheel-dir $out \
-    --config-settings=--build-option=--plat-name=${platform} ./source
+  ${python.interpreter} -I wheels/${wheels.sets.dev.pip.file}/pip wheel --quiet --no-index --no-deps --no-build-isolation \
+    --disable-pip-version-check --wheel-dir $out --config-settings=--build-option=--plat-name=${platform} ./source
 ''

@@ -1,7 +1,8 @@
-# `import nixpkgs { system, config, overlays }` with the machine's own tool chain: bash, coreutils, g++ and Python of
-# /usr. Builds run without a sandbox. Every derivation depends on the fingerprint of these tools (toolchain.json, which
-# `devtool nix` writes), so that another compiler causes a rebuild.
-{ system ? builtins.currentSystem, config ? { }, overlays ? [ ], ... }:
+# `import nixpkgs { system }` with the machine's own tool chain: bash, coreutils, g++ and Python of /usr. Its compilers and
+# auto-patchelf do what nixpkgs' do to a library, so that a build that forgets to ask otherwise fails here too. Builds run
+# without a sandbox. Every derivation depends on the fingerprint of these tools (toolchain.json, which `devtool nix`
+# writes), so that another compiler causes a rebuild.
+{ system ? builtins.currentSystem }:
 let
   lib = import ./lib.nix;
   tools =
@@ -20,6 +21,7 @@ let
         builder = "/bin/bash";
         args = [ "-e" ./build.sh ];
         stdenv = ./stdenv;
+        compilers = "${compilers}/bin";
         hostTools = tools.fingerprint;
       });
     in
@@ -28,7 +30,15 @@ let
   stdenv = {
     inherit mkDerivation;
     hostPlatform = { inherit system; };
-    cc.cc = hostTool "cc" [ "g++" "gcc" "c++" "cc" ];
+    cc.cc = machineLibraries "gcc" [ "libstdc++.so.6" "libgcc_s.so.1" "libgomp.so.1" ];
+  };
+
+  compilers = derivation {
+    name = "host-cc";
+    inherit system;
+    builder = "/bin/bash";
+    args = [ "-c" "/bin/mkdir -p $out/bin; for name in g++ gcc c++ cc; do /bin/cp ${./cc-wrapper} $out/bin/$name; done" ];
+    hostTools = tools.fingerprint;
   };
 
   # Links to the machine's commands.
@@ -38,8 +48,12 @@ let
       (command: "ln -s $(command -v ${command}) $out/bin/${command}") commands;
   };
 
-  # An empty package, for what the machine does not need.
-  nothing = name: mkDerivation { name = "host-no-${name}"; buildCommand = "mkdir $out"; };
+  # Links to the machine's libraries.
+  machineLibraries = name: libraries: mkDerivation {
+    name = "host-lib${name}";
+    buildCommand = "mkdir -p $out/lib\n" + lib.concatMapStringsSep "\n"
+      (library: "ln -s $(gcc -print-file-name=${library}) $out/lib/${library}") libraries;
+  };
 
   packages = {
     inherit lib stdenv system;
@@ -53,9 +67,11 @@ let
       buildCommand = "mkdir -p $out/bin; cp $textPath $out/bin/${name}; chmod +x $out/bin/${name}";
     };
     bashInteractive = hostTool "bash" [ "bash" "sh" ];
-    # The machine's loader runs the wheels as they are.
-    autoPatchelfHook = nothing "patchelf";
-    zlib = nothing "zlib";
+    autoPatchelfHook = mkDerivation {
+      name = "host-auto-patchelf";
+      buildCommand = "mkdir -p $out/bin; cp ${./auto-patchelf} $out/bin/auto-patchelf";
+    };
+    zlib = machineLibraries "z" [ "libz.so.1" ];
 
     python312 = (mkDerivation {
       name = "host-python-${tools.pythonVersion}";
@@ -88,4 +104,4 @@ let
       };
   };
 in
-builtins.foldl' (all: overlay: all // overlay all all) packages overlays
+packages

@@ -9,5 +9,7 @@
     packages = builtins.listToAttrs (map
       (system: { name = system; value = pyxla.lib.kernelPackages { inherit system; kernels = ./kernels; }; })
       [ "x86_64-linux" "aarch64-linux" ]);
+    # `nix flake check` calls the ops on XLA's CPU device.
+    checks.x86_64-linux.call = pyxla.lib.kernelCheck { system = "x86_64-linux"; kernels = ./kernels; script = ./check.py; };
   };
 }
