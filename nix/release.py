@@ -16,5 +16,16 @@ for path in sorted(folder.glob("lib*.json")):
     if digest != manifest["sha256"]:
         sys.exit(f"release: {path.name}: expected SHA-256 {manifest['sha256']}, got {digest}")
     libraries.append(manifest)
-text = json.dumps({"version": version, "system": system, "libraries": libraries}, indent=2, sort_keys=True)
-(folder / "manifest.json").write_text(text + "\n")
+nixpkgs = {manifest["nixpkgs"]: None for manifest in libraries}
+if len(nixpkgs) > 1:
+    sys.exit(f"release: nixpkgs: expected one for all libraries, got {', '.join(map(str, nixpkgs))}")
+compilers = [manifest["compiler"].split(", ") for manifest in libraries]
+release = {
+    "version": version,
+    "system": system,
+    "nixpkgs": next(iter(nixpkgs), None),
+    # Those that all libraries have; some have one more.
+    "compilers": [name for name in (compilers or [[]])[0] if all(name in others for others in compilers)],
+    "libraries": libraries,
+}
+(folder / "manifest.json").write_text(json.dumps(release, indent=2, sort_keys=True) + "\n")

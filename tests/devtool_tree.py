@@ -52,8 +52,11 @@ class Tree:
             (site / name).symlink_to(root / folder)
 
     def environment(self, **changes: str) -> dict[str, str]:
-        """A user's environment: nothing preloaded, no CUDA code unless a test asks for it."""
-        ours = ("LD_PRELOAD", "XLA_FLAGS", "PJRT_DEVICE", "ASAN_OPTIONS", "PYTHONMALLOC", "PYTEST_ADDOPTS")
+        """A user's environment: nothing preloaded, no Nix, no CUDA code unless a test asks for it."""
+        ours = (
+            "LD_PRELOAD", "XLA_FLAGS", "PJRT_DEVICE", "ASAN_OPTIONS", "PYTHONMALLOC", "PYTEST_ADDOPTS",
+            "PYXLA_NIXPKGS_BUILD",
+        )  # fmt: skip
         kept = {name: value for name, value in os.environ.items() if name not in ours}
         return kept | {"PYTHONPATH": str(self.root / "site"), "PYXLA_CUDA": "off", "LC_ALL": "C"} | changes
 

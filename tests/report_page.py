@@ -11,6 +11,7 @@ from tests.devtool.report.test_sass import assemble
 from tests.devtool_tree import Tree
 
 OPS = ("bare", "dies", "empty", "raises", "simple_add")
+NIXPKGS = "25.05.20251104.ca534a7 ca534a76c4afb2bdc07b681dbc11b453bab21af8"
 # One op ends the process that inspects it; one only raises. `bare` was never built and has no Python file.
 _DIES = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
 _RAISES = "raise ValueError('<b>no</b> cases & no luck')\n"
@@ -68,6 +69,9 @@ def make(folder: Path) -> Made:
     place = folder / "sass"
     place.mkdir()
     shutil.copy(assemble(place, "sm_80")[1], tree.library("raises"))
+    # As if nixpkgs had built it.
+    manifest = tree.library("simple_add").with_suffix(".json")
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"nixpkgs": NIXPKGS}))
     page, since = tree.root / "page.html", os.times()
     result = tree.run("report", "--output", str(page))
     now = os.times()

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -25,6 +26,8 @@ from devtool.processes import locate, run_lines
 
 # Variables that the user may set in addition to the options; another value means another configuration.
 _ENVIRONMENT = ("CXX", "CXXFLAGS", "LDFLAGS", "CUDACXX", "CUDAFLAGS", "CUDAHOSTCXX", "CMAKE_CXX_COMPILER_LAUNCHER")
+# Set by Nix: the text about nixpkgs in the manifests, and in nothing that is compiled.
+_NIXPKGS = "PYXLA_NIXPKGS_BUILD"
 # Text in the output of a compiler or CMake -> the cause, and the hint.
 _SYMPTOMS = (
     ("No space left on device|Disk quota exceeded|File too large", "the disk is full", "free some space"),
@@ -53,8 +56,8 @@ def for_cpu(options: Options) -> Options:
     """
     if options.cuda != "auto":
         return options
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-        words = json.loads(_configured(project.build_folder(options.sanitize)).read_text())["command"]
+    with contextlib.suppress(LookupError, TypeError):
+        words = _last_configuration(project.build_folder(options.sanitize))["command"]
         return replace(options, cuda=dict(word.split("=", 1) for word in words if "=" in word)["-DPYXLA_CUDA"].lower())
     return replace(options, cuda="off")
 
@@ -168,29 +171,39 @@ def _configure(folder: Path, options: Options) -> str:
         f"-DPython3_EXECUTABLE={sys.executable}", f"-DPYXLA_LIBRARY_DIR={project.library_folder(options.sanitize)}",
         f"-DPYXLA_CUDA={options.cuda.upper()}", f"-DPYXLA_SANITIZE={options.sanitize or ''}",
     ]  # fmt: skip
-    key = {
+    wanted = {
         "command": command,
         "environment": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-        "tools": [(str(path), _identity(path)) for path in _tools()],
+        "tools": {str(path): str(_identity(path)) for path in _tools()},
+        "nixpkgs": os.environ.get(_NIXPKGS),
     }
-    configured = _configured(folder)
-    wanted = json.dumps(key, indent=1)
-    if (folder / "build.ninja").is_file() and configured.is_file() and configured.read_text() == wanted:
+    last = _last_configuration(folder)
+    if (folder / "build.ninja").is_file() and last == wanted:
         return ninja
-    configured.unlink(missing_ok=True)
-    lines: list[str] = []
+    _configured(folder).unlink(missing_ok=True)
     # --fresh: otherwise CMake keeps the first compiler that it saw. CMake starts over, so everything is recompiled.
-    if run_lines([*command[:1], "--fresh", *command[1:]], lines.append):
+    # Another text in the manifests only links again.
+    fresh = [] if last | {"nixpkgs": wanted["nixpkgs"]} == wanted else ["--fresh"]
+    lines: list[str] = []
+    if run_lines([*command[:1], *fresh, *command[1:]], lines.append):
         shown = "\n".join(line for line in lines if not line.startswith("-- ")).strip()
         click.echo(shown, err=True)
         raise _configure_failure(shown)
-    configured.write_text(wanted)
+    _configured(folder).write_text(json.dumps(wanted, indent=1))
     return ninja
 
 
 def _configured(folder: Path) -> Path:
     """The file that says what the folder is configured for."""
     return folder / "devtool_configuration.json"
+
+
+def _last_configuration(folder: Path) -> dict[str, Any]:
+    """What the folder is configured for; empty if nothing that can be read says so."""
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads(_configured(folder).read_text())
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def _configure_failure(output: str) -> DevtoolError:

@@ -14,7 +14,7 @@ from devtool import project
 
 def inventory() -> list[dict[str, Any]]:
     """One entry per op folder: op, implements, schema, state, reason, targets, platforms, architectures, compiler,
-    library.
+    nixpkgs, library.
 
     `implements` is the op that the folder implements, whose entry comes first, or None. Fields that only a library can
     fill are empty if it cannot be read; `reason` then says why, or is the command that builds it.
@@ -37,23 +37,24 @@ def library_state(op: str) -> dict[str, Any]:
     """The fields of `inventory` about the op's library."""
     from pyxla.errors import LibraryError
     from pyxla.library.find import check_fresh, library_path, load_library
+    from pyxla.library.manifest import read_manifest
 
     found = library_path(op)
     if found is None:
         return _entry("not built", f"devtool build {op}", None)
     path, origin = found
     try:
-        library = load_library(op, path, origin)
+        library, manifest = load_library(op, path, origin), read_manifest(path)
     except LibraryError as error:
         return _entry("corrupt", error.message, path)
     try:
         check_fresh(library)
     except LibraryError as error:
-        return _entry("stale", error.message, path, library.table)
-    return _entry("built" if origin == "checkout" else origin, "", path, library.table)
+        return _entry("stale", error.message, path, library.table, manifest)
+    return _entry("built" if origin == "checkout" else origin, "", path, library.table, manifest)
 
 
-def _entry(state: str, reason: str, path: Any, table: Any = None) -> dict[str, Any]:
+def _entry(state: str, reason: str, path: Any, table: Any = None, manifest: Any = None) -> dict[str, Any]:
     handlers = table.handlers if table else ()
     return {
         "state": state,
@@ -62,6 +63,7 @@ def _entry(state: str, reason: str, path: Any, table: Any = None) -> dict[str, A
         "platforms": sorted({handler.platform for handler in handlers}, reverse=True),
         "architectures": list(table.cuda_architectures) if table else [],
         "compiler": table.compiler if table else None,
+        "nixpkgs": manifest.nixpkgs if manifest else None,
         "library": str(path) if path else None,
     }
 

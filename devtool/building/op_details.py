@@ -83,4 +83,5 @@ def _lines(entry: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("library", entry["library"] if path.startswith("..") else path))
         code = f"{', '.join(entry['platforms'])}; {entry['compiler']}"
         lines += [("code for", code), ("CUDA for", architectures_text(entry["architectures"]) or "no architecture")]
+        lines += [("nixpkgs", entry["nixpkgs"])] if entry["nixpkgs"] else []
     return [*lines, ("files", f"kernels/{entry['op']}: {', '.join(entry['files'])}")]

@@ -15,7 +15,8 @@ from typing import IO
 
 from devtool.errors import DevtoolError
 
-_WANTED = re.compile(r"lib[^/]+\.(so|json)")
+# Libraries, their manifests, and the release's own.
+_WANTED = re.compile(r"lib[^/]+\.(so|json)|manifest\.json")
 # The suffix of the folder next to lib<op>.so that contains the library that it wraps.
 _WRAPPED = ".wrapped"
 _DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError)
@@ -32,7 +33,7 @@ def is_wrapped(path: PurePath) -> bool:
 
 
 def unpack_libraries(archive: Path, into: Path) -> dict[str, Path]:
-    """Unpacks lib<op>.so and lib<op>.json; returns each library's name in the archive and its file.
+    """Unpacks lib<op>.so, lib<op>.json and manifest.json; returns each library's name in the archive and its file.
 
     Each folder of the archive becomes a numbered folder, so that every file stays inside `into`, whatever its name in
     the archive.

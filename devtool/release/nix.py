@@ -1,4 +1,4 @@
-"""Runs Nix on the flake: with the nixpkgs that flake.lock pins if it is available, else with nix/host."""
+"""Runs Nix on the flake: with the nixpkgs that flake.lock pins, with nix/host, or with one that the user names."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from typing import NoReturn
 import click
 
 from devtool import project
-from devtool.errors import DevtoolError
+from devtool.errors import MISUSED, DevtoolError
 
 # The first version with flakes in their present form.
 _OLDEST = (2, 8)
@@ -25,6 +26,10 @@ _OLDEST = (2, 8)
 _FLAKE_COMMANDS = ("build", "develop", "run", "shell", "eval", "fmt", "bundle", "path-info", "log")
 # A host that is up answers at once; the download itself has no time limit.
 _PROBE_OPTIONS = ("--option", "connect-timeout", "5", "--option", "download-attempts", "1")
+# The packages that are released, by all names that the flake gives them.
+_RELEASED = re.compile(r"(hydraJobs\.)?((p|legacyP)ackages\.[^.]+\.)?(cpu\.)?(default|wheel)?(\^.*)?")
+# The kinds of flake references to a folder: as in Nix, a path without a kind starts with a dot or a slash.
+_FOLDER = re.compile(r"(?P<kind>path:|git\+file:(?://)?|(?=[./]))(?P<path>[^?#]*)(?P<rest>.*)")
 
 
 def run_nix(arguments: Sequence[str], nixpkgs: str) -> NoReturn:
@@ -32,29 +37,80 @@ def run_nix(arguments: Sequence[str], nixpkgs: str) -> NoReturn:
 
     Args:
         arguments: Nix's arguments; the first is its command.
-        nixpkgs: "pinned", "host", or "auto": the pinned one if it is available.
+        nixpkgs: "pinned", "host", a flake reference, or "auto": the pinned one if it is available, else nix/host.
 
     Raises:
-        DevtoolError: Nix is missing or too old, git does not track an op folder, or a tool for the stand-in is missing.
+        DevtoolError: Nix is missing or too old, git does not track an op folder, the folder of nixpkgs or a tool for
+            the stand-in is missing, or a release cannot have the pinned nixpkgs.
     """
     nix = _require_nix()
     _require_known_folders()
-    host = nixpkgs == "host" or (nixpkgs == "auto" and not _can_have_pinned(nix))
+    why = ""
+    if nixpkgs == "auto":
+        problem = _problem_of_pinned(nix)
+        if problem and makes_release(arguments):
+            raise DevtoolError(
+                f"nix: nixpkgs: expected the pinned one for a release, got none ({problem})",
+                f"devtool nix --nixpkgs host {shlex.join(arguments)} makes one with this machine's compiler, and the "
+                "manifest says so",
+            )
+        nixpkgs, why = ("host", f", as the pinned one cannot be had ({problem})") if problem else ("pinned", "")
+    host, reference = nixpkgs == "host", None
     if host:
         _write_host_tools(project.root() / "nix/host/toolchain.json")
-    click.echo(f"nix: nixpkgs: {'nix/host, the stand-in for it' if host else 'the pinned one'}", err=True)
+        reference, taken = f"path:{project.root() / 'nix/host'}", f"nix/host, the stand-in for it{why}"
+    elif nixpkgs == "pinned":
+        taken = "the pinned one"
+    else:
+        reference = taken = absolute_reference(nixpkgs)
+    click.echo(f"nix: nixpkgs: {taken}", err=True)
     os.chdir(project.root())
-    os.execve(nix, [nix, *with_nixpkgs(arguments, host)], _environment(host))
+    os.execve(nix, [nix, *with_nixpkgs(arguments, reference)], _environment(host))
 
 
-def with_nixpkgs(arguments: Sequence[str], host: bool) -> list[str]:
-    """Nix's arguments, with options that replace nixpkgs by the stand-in if `host` is set."""
+def with_nixpkgs(arguments: Sequence[str], reference: str | None) -> list[str]:
+    """Nix's arguments, with options that replace nixpkgs by another flake; None keeps the pinned one."""
     words = ["flake", "check", *arguments[1:]] if arguments[0] == "check" else list(arguments)
     place = 2 if words[0] == "flake" else 1
-    if not host or words[0] not in (*_FLAKE_COMMANDS, "flake"):
+    if reference is None or words[0] not in (*_FLAKE_COMMANDS, "flake"):
         return words
-    stand_in = ["--override-input", "nixpkgs", f"path:{project.root() / 'nix/host'}", "--no-write-lock-file"]
-    return [*words[:place], *stand_in, *words[place:]]
+    return [*words[:place], "--override-input", "nixpkgs", reference, "--no-write-lock-file", *words[place:]]
+
+
+def absolute_reference(reference: str) -> str:
+    """A flake reference that means the same in another working directory.
+
+    Raises:
+        DevtoolError: it names a folder that does not exist.
+    """
+    match = _FOLDER.fullmatch(reference)
+    if match is None:
+        return reference
+    path = Path(match["path"]).absolute()
+    if not path.is_dir():
+        raise DevtoolError(
+            f"nix: --nixpkgs: expected the folder of a flake, got none at {path}",
+            "name one that exists, or a reference such as github:NixOS/nixpkgs/nixos-25.11",
+            MISUSED,
+        )
+    return f"{match['kind']}{path}{match['rest']}"
+
+
+def makes_release(arguments: Sequence[str]) -> bool:
+    """Whether these arguments of Nix build what is released: the release or the wheel, with or without CUDA code."""
+    if arguments[0] != "build":
+        return False
+    # A word without # may also be the value of an option.
+    named = [word for word in arguments[1:] if "#" in word or word.startswith("/nix/store/")]
+    others = {"--expr", "--file", "-f"}.intersection(arguments)
+    return not (named or others) or any(map(_is_released, arguments[1:]))
+
+
+def _is_released(installable: str) -> bool:
+    flake, _, attribute = installable.partition("#")
+    folder = re.sub(r"^(path|git\+file):(//)?|\?.*", "", flake)
+    here = (project.root() / folder).resolve() == project.root().resolve()
+    return here and _RELEASED.fullmatch(attribute) is not None
 
 
 def _require_nix() -> str:
@@ -81,11 +137,17 @@ def _require_known_folders() -> None:
         raise DevtoolError(f"nix: {paths}: expected files that git tracks, got untracked ones", f"git add -N {paths}")
 
 
-def _can_have_pinned(nix: str) -> bool:
+def _problem_of_pinned(nix: str) -> str:
+    """Why the pinned nixpkgs cannot be had, in Nix's words; empty if it can."""
     locked = json.loads((project.root() / "flake.lock").read_text())["nodes"]["nixpkgs"]["locked"]
     flake = f"{locked['type']}:{locked['owner']}/{locked['repo']}/{locked['rev']}?narHash={locked['narHash']}"
     command = [nix, "eval", *_PROBE_OPTIONS, "--impure", "--expr", f'(builtins.getFlake "{flake}").lib.version']
-    return subprocess.run(command, capture_output=True, env=_environment(False)).returncode == 0
+    probe = subprocess.run(command, capture_output=True, text=True, env=_environment(False))
+    if probe.returncode == 0:
+        return ""
+    # Newer versions begin with the steps that led to the error.
+    errors = re.findall(r"^ *error: *(\S.*)", probe.stderr, re.MULTILINE)
+    return errors[-1] if errors else f"nix eval ended with exit status {probe.returncode}"
 
 
 def _environment(host: bool) -> dict[str, str]:
@@ -101,10 +163,11 @@ def _environment(host: bool) -> dict[str, str]:
 
 def _write_host_tools(path: Path) -> None:
     """Writes what nix/host takes from this machine, but only if it changed, so that Nix need not evaluate again."""
-    for tool in ("bash", "g++", "ld", "tar", "gzip", "xxd"):
+    for tool in ("bash", "g++", "ld", "tar", "gzip", "xxd", "patchelf"):
         if shutil.which(tool, path="/usr/local/bin:/usr/bin:/bin") is None:
             raise DevtoolError(
-                f"nix: nix/host: expected {tool} in /usr/bin, got none", "apt-get install g++ binutils tar gzip xxd"
+                f"nix: nix/host: expected {tool} in /usr/bin, got none",
+                "apt-get install g++ binutils tar gzip xxd patchelf",
             )
     python = Path(sys._base_executable).resolve()
     asked = [["g++", "--version"], ["ld", "--version"], ["bash", "--version"], [str(python), "--version"]]

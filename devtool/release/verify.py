@@ -6,6 +6,7 @@ Like `devtool list`, it reads a library's table with pyxla, which imports torch 
 from __future__ import annotations
 
 import hashlib
+import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from devtool.release.system_needs import read_needs
 # Fields of the manifest that the op table has too.
 _FIELDS = ("source_digest", "compiler", "flags_digest", "cuda_architectures", "ffi_api_version")
 # The parts of a report, in the order in which they are shown.
-_PARTS = ("library", "manifest", "op", "sha256", *_FIELDS, "wrapped", "needs", "versions")
+_PARTS = ("library", "manifest", "op", "sha256", *_FIELDS, "nixpkgs", "release", "wrapped", "needs", "versions")
 _DIFFERS = "differs"
 
 
@@ -152,6 +153,7 @@ def _examine(report: Report) -> Report:
                 raise LibraryError(mismatch(report.op, "library", "an op table", f"none in {file}"))
     if manifest:
         _compare_manifest(report, manifest, table)
+        _compare_release(report, manifest)
     if table or manifest:
         _compare_sources(report, table or manifest)
     _compare_needs(report, wrapped_path(file, manifest) if manifest else None)
@@ -171,6 +173,32 @@ def _compare_manifest(report: Report, manifest: Any, table: Any) -> None:
         report.verdicts.setdefault(part, "ok" if table else "op table not read")
     for part, (expected, got) in (contradictions(manifest, table) if table else {}).items():
         report.differ(part, f"{report.op}: {part}: expected {expected!r} (the op table), got {got!r} in the manifest")
+
+
+def _compare_release(report: Report, manifest: Any) -> None:
+    """Compares the manifest with the release's manifest.json, if it is in the same folder."""
+    report.found["nixpkgs"] = manifest.nixpkgs
+    path = report.file.with_name("manifest.json")
+    try:
+        release = json.loads(path.read_text(encoding="utf-8"))
+        others = {other["library"]: other for other in release["libraries"]}
+        report.found["release"] = f"{release['version']}, {release['system']}"
+    except FileNotFoundError:
+        report.verdicts["nixpkgs"] = "no release here"
+        return
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        message = f"{report.op}: release: expected manifest.json as the release has it, got {error!r} in {path}"
+        report.differ("release", message)
+        return
+    nixpkgs = release.get("nixpkgs")
+    report.compare(
+        "nixpkgs", nixpkgs, manifest.nixpkgs, f"{nixpkgs or 'none'} (manifest.json)", manifest.nixpkgs or "none"
+    )
+    own = json.loads(report.file.with_suffix(".json").read_text(encoding="utf-8"))
+    listed = others.get(manifest.library, {})
+    changed = sorted(name for name in own.keys() | listed.keys() if own.get(name) != listed.get(name))
+    got = f"another {', '.join(changed)}" if listed else f"no {manifest.library}"
+    report.compare("release", own, listed, f"{report.file.stem}.json in manifest.json", f"{got} in {path}")
 
 
 def _compare_sources(report: Report, built: Any) -> None:
@@ -206,11 +234,11 @@ def print_reports(reports: Sequence[Report]) -> None:
     """Prints a table per library."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     console = Console(highlight=False)
     for report in reports:
-        table = Table("part", "found", "verdict", box=SIMPLE_HEAD, padding=0)
+        table = Table("part", Column("found", overflow="fold"), "verdict", box=SIMPLE_HEAD, padding=0)
         for part in (part for part in _PARTS if part in report.verdicts):
             verdict = report.verdicts[part]
             table.add_row(
@@ -236,6 +264,8 @@ def print_differences(reports: Sequence[Report]) -> None:
 
 
 def _text(part: str, value: Any) -> str:
+    if value is None:
+        return "outside Nix"
     if part.endswith(("digest", "sha256")):
         return value[:12]
     separator = "." if part == "ffi_api_version" else ", "

@@ -107,6 +107,7 @@ function(pyxla_add_op op implemented)
     COMMAND "${CMAKE_COMMAND}" -D "OP=${op}" -D "LIBRARY=$<TARGET_FILE:${op}>" -D "DIGEST_SOURCE=${digest_source}"
             -D "FFI_HEADER=${PYXLA_FFI_INCLUDE_DIR}/xla/ffi/api/c_api.h" -D "COMPILER=${compiler}"
             -D "FLAGS=${PYXLA_FLAGS_TEXT}" -D "ARCHITECTURES=${architectures}" -D "WRAPPED=${wrapped}"
+            -D "NIXPKGS=${PYXLA_NIXPKGS_TEXT}"
             -P "${CMAKE_CURRENT_SOURCE_DIR}/cmake/manifest.cmake"
     BYPRODUCTS "${PYXLA_LIBRARY_DIR}/lib${op}.json"
     VERBATIM)

@@ -3,7 +3,7 @@
 #
 # cmake -D OP=<op> -D LIBRARY=<file> -D DIGEST_SOURCE=<what source_digest.cmake wrote> -D FFI_HEADER=<XLA's c_api.h>
 #       -D COMPILER=<text> -D FLAGS=<text> -D ARCHITECTURES=<with commas between> -D WRAPPED=<wrapped.json or nothing>
-#       -P manifest.cmake
+#       -D NIXPKGS=<text, or nothing outside Nix> -P manifest.cmake
 cmake_minimum_required(VERSION 3.24)
 include("${CMAKE_CURRENT_LIST_DIR}/fail.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/wrapped_fields.cmake")
@@ -37,6 +37,10 @@ endfunction()
 
 quote(compiler "${COMPILER}")
 quote(flags "${FLAGS}")
+set(nixpkgs null)
+if(NIXPKGS)
+  quote(nixpkgs "${NIXPKGS}")
+endif()
 set(architectures "[]")
 if(ARCHITECTURES)
   string(REPLACE "," "\",\n    \"" architectures "[\n    \"${ARCHITECTURES}\"\n  ]")
@@ -81,6 +85,7 @@ file(WRITE "${manifest}.new" "{
   \"flags\": ${flags},
   \"flags_digest\": \"${flags_digest}\",
   \"library\": \"${library_name}\",
+  \"nixpkgs\": ${nixpkgs},
   \"op\": \"${OP}\",
   \"sha256\": \"${sha256}\",
   \"source_digest\": \"${source_digest}\",

@@ -17,6 +17,8 @@ from pyxla.library.op_table import OpTable, op_of, rebuild
 # The fields that are lists, with the type of their items; the others are text.
 _LISTS = {"cuda_architectures": str, "ffi_api_version": int}
 _WRAPPED = "wrapped"
+# Text or null; a manifest of an older build lacks it.
+_NIXPKGS = "nixpkgs"
 # The fields that the op table also has.
 _IN_TABLE = ("op", "source_digest", "compiler", "flags_digest", "cuda_architectures", "ffi_api_version")
 
@@ -53,6 +55,7 @@ class Manifest:
         cuda_architectures: architectures of the CUDA code; empty without it.
         ffi_api_version: version of the XLA FFI headers that the library was compiled with.
         wrapped: the library or headers that the op wraps, or None.
+        nixpkgs: version and revision of the nixpkgs that built the library, or None outside Nix.
     """
 
     op: str
@@ -65,6 +68,7 @@ class Manifest:
     cuda_architectures: tuple[str, ...]
     ffi_api_version: tuple[int, ...]
     wrapped: Wrapped | None
+    nixpkgs: str | None
 
 
 def manifest_path(library: Path) -> Path:
@@ -90,7 +94,7 @@ def read_manifest(library: Path) -> Manifest | None:
     found = {}
     for name in (field.name for field in fields(Manifest)):
         value = values.get(name) if isinstance(values, dict) else None
-        if not (_is_wrapped(value) if name == _WRAPPED else _has_type(value, _LISTS.get(name))):
+        if not _is_valid(name, value):
             raise LibraryError(
                 mismatch(op, "manifest", f"{name} as the build writes it", f"{value!r} in {path}"),
                 hint,
@@ -99,11 +103,13 @@ def read_manifest(library: Path) -> Manifest | None:
     return Manifest(**found)
 
 
-def _has_type(value: object, item: type | None) -> bool:
-    """Whether the value is text or, with `item`, a list of this type."""
-    if item is None:
-        return isinstance(value, str)
-    return isinstance(value, list) and all(isinstance(entry, item) for entry in value)
+def _is_valid(name: str, value: object) -> bool:
+    """Whether the value of a field has the type that the build writes."""
+    if name == _WRAPPED:
+        return _is_wrapped(value)
+    if name in _LISTS:
+        return isinstance(value, list) and all(isinstance(entry, _LISTS[name]) for entry in value)
+    return isinstance(value, str) or (value is None and name == _NIXPKGS)
 
 
 def _is_wrapped(value: object) -> bool:

@@ -98,10 +98,11 @@ def test_manifest_that_contradicts_the_table(installed, field, value, shown):
         (b"[" * 100000, "expected whole JSON, got "),
         (b"[]", "expected op as the build writes it, got None in "),
         ({"sha256": None}, "expected sha256 as the build writes it, got None in "),
+        ({"nixpkgs": 25.05}, "expected nixpkgs as the build writes it, got 25.05 in "),
         ({"cuda_architectures": "80-real"}, "expected cuda_architectures as the build writes it, got '80-real' in "),
         ({"ffi_api_version": ["0", "1"]}, "expected ffi_api_version as the build writes it, got ['0', '1'] in "),
     ],
-    ids=["empty", "cut short", "binary", "deep", "list", "no digest", "text for a list", "list of texts"],
+    ids=["empty", "cut short", "binary", "deep", "list", "no digest", "number", "text for a list", "list of texts"],
 )
 def test_damaged_manifest(installed, content, expected):
     manifest = installed.with_suffix(".json")
@@ -115,6 +116,18 @@ def test_damaged_manifest(installed, content, expected):
     assert error.value.message.startswith(f"simple_add: manifest: {expected}")
     assert str(manifest) in error.value.message
     assert error.value.hint == "devtool build simple_add --clean"
+
+
+def test_manifest_says_which_nixpkgs(installed):
+    """A manifest of an older build has no such field."""
+    values = json.loads(installed.with_suffix(".json").read_text())
+    found = []
+    for nixpkgs in ({"nixpkgs": "25.05 ca534a7"}, {"nixpkgs": None}, {}):
+        rest = {name: value for name, value in values.items() if name != "nixpkgs"}
+        installed.with_suffix(".json").write_text(json.dumps(rest | nixpkgs))
+        assert find_library("simple_add").path == installed
+        found.append(read_manifest(installed).nixpkgs)
+    assert found == ["25.05 ca534a7", None, None]
 
 
 def test_manifest_that_cannot_be_read(installed):

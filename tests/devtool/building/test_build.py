@@ -1,5 +1,6 @@
 """`devtool build`: what it builds, what it leaves unchanged, and its errors."""
 
+import json
 import os
 import shutil
 import signal
@@ -125,6 +126,19 @@ def test_another_compiler_configures_anew(tree, tmp_path):
     assert tree.run("build", CXX=str(wrapper)).stderr.startswith("build: built one, two in ")
     assert "one_ffi.cc" in (tmp_path / "calls").read_text()
     assert tree.run("build", CXX=str(wrapper)).stderr == "build: nothing to do\n"
+
+
+def test_nixpkgs_enters_the_manifest_and_compiles_nothing(tree):
+    """A build folder may be used inside and outside `nix develop`."""
+    library, objects = tree.library("one"), sorted((tree.root / "build/cmake").rglob("*.o"))
+    before = library.read_bytes(), [path.stat().st_mtime_ns for path in objects]
+    assert objects and json.loads(library.with_suffix(".json").read_text())["nixpkgs"] is None
+    for nixpkgs in ('25.05 "quoted" ca534a7', None):
+        environment = {"PYXLA_NIXPKGS_BUILD": nixpkgs} if nixpkgs else {}
+        assert tree.run("build", **environment).stderr.startswith("build: built one, two in ")
+        assert tree.run("build", **environment).stderr == "build: nothing to do\n"
+        assert json.loads(library.with_suffix(".json").read_text())["nixpkgs"] == nixpkgs
+        assert (library.read_bytes(), [path.stat().st_mtime_ns for path in objects]) == before
 
 
 def test_compilers_message_comes_first(tree):

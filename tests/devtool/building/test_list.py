@@ -2,11 +2,14 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
 from devtool.building.inventory import print_inventory
+from devtool.building.op_details import detailed, print_details
 from devtool.hlo.lowered import load_cases
+from pyxla.library import find
 from tests.conftest import ROOT
 from tests.devtool_tree import Tree
 
@@ -46,6 +49,20 @@ def test_list_of_one_op():
     assert "  state      built" in lines and "  library    build/lib/libsimple_add.so" in lines
     files = {path.name for path in (ROOT / "kernels/simple_add").iterdir() if path.is_file()}
     assert files <= set(result.stdout.replace(",", " ").split()) and max(map(len, lines)) <= 80
+
+
+def test_list_of_an_op_says_which_nixpkgs_built_it(tmp_path, monkeypatch, capsys):
+    for suffix in ("so", "json"):
+        shutil.copy(ROOT / f"build/lib/libsimple_add.{suffix}", tmp_path)
+    manifest = tmp_path / "libsimple_add.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"nixpkgs": "25.05.20251104.ca534a7 ca534a76"}))
+    library = manifest.with_suffix(".so"), "checkout"
+    found = find.library_path
+    monkeypatch.setattr(find, "library_path", lambda op: library if op == "simple_add" else found(op))
+    entries = detailed(["simple_add", "rms_norm"])
+    print_details(entries)
+    assert [entry["nixpkgs"] for entry in entries] == ["25.05.20251104.ca534a7 ca534a76", None]
+    assert capsys.readouterr().out.count("  nixpkgs    25.05.20251104.ca534a7 ca534a76\n") == 1
 
 
 def test_list_of_ops_by_any_of_their_names():

@@ -1,5 +1,6 @@
 """`devtool report`: the page of a tree with a good op, broken ones and records of every kind; and its errors."""
 
+import json
 import os
 import re
 import signal
@@ -11,7 +12,7 @@ import pytest
 
 from devtool.bench.table import duration, rate
 from devtool.testing.table import COLUMNS
-from tests.report_page import OPS
+from tests.report_page import NIXPKGS, OPS
 from tests.small_tree import mounted
 
 
@@ -51,6 +52,11 @@ def test_schema_and_docstring(text):
     shown = section(text, "simple_add")
     assert "simple_add(Tensor a, Tensor b, float alpha=1.0) -> Tensor" in shown
     assert "a + alpha * b, without broadcasting." in shown
+
+
+def test_what_built_the_library(report_page, text):
+    compiler = json.loads(report_page.tree.library("simple_add").with_suffix(".json").read_text())["compiler"]
+    assert f"built by {compiler} of nixpkgs {NIXPKGS} Tests and accuracy" in section(text, "simple_add")
 
 
 def test_test_table_is_the_record(report_page, text):
