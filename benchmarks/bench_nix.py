@@ -1,8 +1,11 @@
 """Times Nix on the flake, with nix/host: evaluation, no-op builds, and a cold build against `devtool build`.
 
-python benchmarks/bench_nix.py [--cold]
+python benchmarks/bench_nix.py [--cold] [--nixpkgs FOLDER]
+
+--cold: cold builds too. --nixpkgs: times the evaluation alone, with the nixpkgs in FOLDER.
 """
 
+import argparse
 import os
 import re
 import shutil
@@ -56,23 +59,39 @@ def stand_in(tree: Path, *words: str) -> list[str]:
     return ["nix", words[0], "--override-input", "nixpkgs", *place, *words[1:]]
 
 
-def main() -> None:
-    rows = []
+def evaluation(nixpkgs: str | None) -> float:
+    """Seconds to evaluate the derivations of 100 ops."""
     with tempfile.TemporaryDirectory() as scratch:
         tree = checkout(Path(scratch) / "hundred")
         add_ops(tree, 100, "evaluation")
-        drvs = ["--apply", "builtins.mapAttrs (_: package: package.drvPath)", "--option", "eval-cache", "false"]
-        rows.append(
-            ("evaluate 100 ops", 0.5, timed(stand_in(tree, "eval", "--json", f".#packages.{SYSTEM}", *drvs), tree, 5))
-        )
+        apply = ["--apply", "builtins.mapAttrs (_: package: package.drvPath)", "--option", "eval-cache", "false"]
+        command = stand_in(tree, "eval", "--json", f".#packages.{SYSTEM}", *apply)
+        place = command.index(f"path:{tree}/nix/host")
+        command[place] = f"path:{nixpkgs}" if nixpkgs else command[place]
+        return timed(command, tree, 5)
 
+
+def main() -> None:
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--nixpkgs")
+    options = parser.parse_args()
+    rows = [("evaluate 100 ops", 6.0 if options.nixpkgs else 0.5, evaluation(options.nixpkgs))]
+    if not options.nixpkgs:
+        rows += stand_in_rows(options.cold)
+    for name, limit, figure in rows:
+        print(f"{name:52} {figure:7.3f}   (at most {limit})")
+
+
+def stand_in_rows(cold: bool) -> list[tuple[str, float, float]]:
+    rows = []
     subprocess.run(stand_in(ROOT, "build", "--no-link", ".#rms_norm"), cwd=ROOT, env=ENVIRONMENT, check=True)
     rows.append(("nix build, nothing to do", 0.3, timed(stand_in(ROOT, "build", "--no-link", ".#rms_norm"), ROOT, 9)))
     inside = stand_in(ROOT, "develop", ".#cpu", "-c", "devtool", "--help")
     subprocess.run(inside, cwd=ROOT, env=ENVIRONMENT, check=True, capture_output=True)
     rows.append(("nix develop -c devtool --help, warm", 1.0, timed(inside, ROOT, 5)))
 
-    if "--cold" in sys.argv:
+    if cold:
         for cuda in ("off", "on"):
             with tempfile.TemporaryDirectory() as scratch:
                 tree = checkout(Path(scratch) / "twenty")
@@ -94,8 +113,7 @@ def main() -> None:
                 by_devtool = time.perf_counter() - start
                 rows.append((f"20 ops and release cold, CUDA {cuda}: nix / devtool", 1.2, by_nix / by_devtool))
                 print(f"CUDA {cuda}: nix {by_nix:.1f} s, devtool build {by_devtool:.1f} s", file=sys.stderr)
-    for name, limit, figure in rows:
-        print(f"{name:52} {figure:7.3f}   (at most {limit})")
+    return rows
 
 
 if __name__ == "__main__":

@@ -50,7 +50,10 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def run(flake: Flake, *arguments: str, cwd: Path | None = None) -> str:
-    result = flake.nix(*arguments, cwd=cwd)
+    for _ in range(5):
+        result = flake.nix(*arguments, cwd=cwd)
+        if "failed due to signal 9" not in result.stderr:  # old versions of Nix lose a build in the sandbox at times
+            break
     assert result.returncode == 0, result.stderr[-5000:]
     return result.stdout
 
