@@ -5,14 +5,15 @@
 
   outputs = { self, nixpkgs }:
     let
+      systems = builtins.filter (system: nixpkgs.legacyPackages ? ${system}) [ "x86_64-linux" "aarch64-linux" ];
       # nixpkgs is evaluated once per system, and every output uses the result.
-      scopes = nixpkgs.lib.genAttrs [ "x86_64-linux" "aarch64-linux" ] (system: import ./nix {
+      scopes = nixpkgs.lib.genAttrs systems (system: import ./nix {
         pkgs = nixpkgs.legacyPackages.${system};
         revision = nixpkgs.rev or nixpkgs.narHash;
       });
       eachSystem = output: builtins.mapAttrs (_: output) scopes;
       scopeOf = system: scopes.${system}
-        or (throw "flake: system: expected one of ${toString (builtins.attrNames scopes)}, got ${system}");
+        or (throw "flake: system: expected one of ${toString systems}, got ${system}");
     in
     {
       packages = eachSystem (scope: scope.packages);

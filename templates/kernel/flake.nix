@@ -6,9 +6,9 @@
 
   outputs = { pyxla, ... }: {
     # One package per folder of kernels/, and the release of all of them as the default.
-    packages = builtins.listToAttrs (map
-      (system: { name = system; value = pyxla.lib.kernelPackages { inherit system; kernels = ./kernels; }; })
-      [ "x86_64-linux" "aarch64-linux" ]);
+    packages = builtins.mapAttrs
+      (system: _: pyxla.lib.kernelPackages { inherit system; kernels = ./kernels; })
+      pyxla.packages;
     # `nix flake check` calls the ops on XLA's CPU device.
     checks.x86_64-linux.call = pyxla.lib.kernelCheck { system = "x86_64-linux"; kernels = ./kernels; script = ./check.py; };
   };

@@ -139,7 +139,7 @@ def test_folder_without_code_is_no_op(copy):
 @needs_nix
 def test_unsupported_system(flake):
     result = flake.nix("eval", ".#lib.kernelPackages", "--apply", 'f: f { system = "riscv64-linux"; kernels = ./.; }')
-    assert "flake: system: expected one of aarch64-linux x86_64-linux, got riscv64-linux" in result.stderr
+    assert "flake: system: expected one of x86_64-linux aarch64-linux, got riscv64-linux" in result.stderr
 
 
 @needs_nix
