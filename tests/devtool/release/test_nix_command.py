@@ -19,7 +19,7 @@ FAKE = """#!/bin/sh
 case "$*" in
   --version) echo "nix (Nix) 2.18.1"; exit;;
   eval*getFlake*) test -e "$(dirname "$0")/network" && exit
-    printf 'error:\\n       … while fetching\\n\\n       error: unable to download: no route\\n' >&2; exit 1;;
+    printf 'error: cannot fetch the input\\n\\n       error: unable to download: no route\\n' >&2; exit 1;;
 esac
 printf '%s\\n' "$@" >"$(dirname "$0")/arguments"
 printf '%s\\n' "$NIX_CONFIG" >"$(dirname "$0")/settings"
@@ -109,6 +109,17 @@ STAND_IN = f"path:{ROOT / 'nix/host'}"
 def test_another_flake_takes_the_place_of_nixpkgs(words, reference, want):
     other = " ".join(want).replace("OTHER", "--override-input nixpkgs flake:x --no-write-lock-file")
     assert nix.with_nixpkgs(words, reference) == other.split()
+
+
+def test_stand_in_needs_the_tools_of_the_machine(monkeypatch, tmp_path):
+    which = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda tool, **where: None if tool == "patchelf" else which(tool, **where))
+    with pytest.raises(DevtoolError) as error:
+        nix._write_host_tools(tmp_path / "toolchain.json")
+    assert error.value.message == (
+        "nix: nix/host: expected patchelf in /usr/bin, got none\n\n"
+        "hint: apt-get install g++ binutils tar gzip xxd patchelf"
+    )
 
 
 @needs_nix

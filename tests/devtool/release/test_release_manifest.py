@@ -53,7 +53,7 @@ def test_release_says_what_all_libraries_have_in_common(folder):
         "version": "1.2.3", "system": "x86_64-linux", "nixpkgs": NIXPKGS, "compilers": compilers,
         "libraries": manifests,
     }  # fmt: skip
-    change(folder / "libsimple_add.json", compiler=f"{manifests[1]['compiler']}, Triton 3.4.0")
+    change(folder / "librms_norm.json", compiler=f"{manifests[0]['compiler']}, Triton 3.4.0")
     assert release(folder).returncode == 0
     assert json.loads((folder / "manifest.json").read_text())["compilers"] == compilers
 
@@ -81,6 +81,8 @@ def test_verified_release(folder, tmp_path):
         assert report["verdicts"]["nixpkgs"] == report["verdicts"]["release"] == "ok"
     table = CliRunner().invoke(cli, ["verify", str(folder)], prog_name="devtool").stdout
     assert all(table.count(part) == 2 for part in NIXPKGS.split())
+    narrow = CliRunner().invoke(cli, ["verify", str(folder)], prog_name="devtool", env={"COLUMNS": "60"}).stdout
+    assert max(map(len, narrow.splitlines()[1:12])) <= 60 and "\N{HORIZONTAL ELLIPSIS}" not in narrow
 
 
 def test_library_outside_nix(folder):
