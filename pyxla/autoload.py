@@ -14,8 +14,8 @@ from pathlib import Path
 from torch_xla.experimental.plugins import DevicePlugin
 
 from pyxla.errors import PyxlaError, mismatch
-from pyxla.library.find import implementations, op_names
 from pyxla.library.register import register_preloaded
+from pyxla.packages import kernel_packages
 from pyxla.pjrt import c_api, cuda_plugin
 from pyxla.pjrt.platform import requested_device
 
@@ -37,11 +37,14 @@ class Plugin(DevicePlugin):
         cuda = requested_device() == "CUDA"
         if cuda:
             _prepare_cuda()
-        known = {*op_names(), *implementations()}
+        known = {(package.namespace, folder) for package in kernel_packages() for folder in package.folders()}
         for library in register_preloaded("CUDA" if cuda else "Host"):
             op = library.table.op
-            if op not in known:
-                warnings.warn(f"{op}: definition: expected {op}.py, got none for {library.path}", stacklevel=2)
+            if (library.table.namespace, op) not in known:
+                warnings.warn(
+                    f"{library.table.qualified_op}: definition: expected {op}.py, got none for {library.path}",
+                    stacklevel=2,
+                )
 
     def library_path(self) -> str:
         """The PJRT plugin that torch_xla loads: pjrt_proxy, which loads the vendor's plugin."""

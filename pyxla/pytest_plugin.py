@@ -45,22 +45,25 @@ def pytest_configure(config) -> None:
 
 def pytest_pycollect_makemodule(module_path, parent):
     """A test file of an op that could not be imported fails with the exception of that import."""
-    from pyxla.library.find import kernels_folder
-    from pyxla.torch_ops.discovery import FAILED
-
-    folder = module_path.resolve().parent
-    if folder.parent == kernels_folder() and folder.name in FAILED:
+    if _error_of_import(module_path):
         return _ModuleOfBrokenOp.from_parent(parent, path=module_path)
     return None
 
 
+def _error_of_import(test_file: Path) -> Exception | None:
+    from pyxla.packages import package_of_path
+    from pyxla.torch_ops.discovery import FAILED
+
+    folder = test_file.resolve().parent
+    package = package_of_path(folder)
+    return FAILED.get(package.module(folder.name)) if package else None
+
+
 class _ModuleOfBrokenOp(pytest.Module):
     def collect(self):
-        from pyxla.torch_ops.discovery import FAILED
-
         __tracebackhide__ = True
         folder = self.path.resolve().parent
-        error = FAILED[folder.name]
+        error = _error_of_import(self.path)
         traceback = error.__traceback__
         while traceback and folder.parent not in Path(traceback.tb_frame.f_code.co_filename).resolve().parents:
             traceback = traceback.tb_next  # pyxla's and importlib's frames come first

@@ -156,8 +156,8 @@ def _check_op(call: CallTarget, file: ArtifactFile, strict: bool) -> None:
             mismatch("artifact", call.op, f"{exported_for}, whose workspace {file.path.name} holds", here),
             f"export the function on {here}: the op's workspace has another size there",
         )
-    ensure_registered(op.library, op.target, here)
-    digest = find_library(op.library).table.source_digest
+    ensure_registered(op.library, op.target, here, namespace=op.namespace)
+    digest = find_library(op.library, op.namespace).table.source_digest
     if digest != call.source_digest:
         message = mismatch(
             "artifact", call.op, f"source digest {call.source_digest[:12]} ({file.path.name})", f"{digest[:12]} here"

@@ -43,7 +43,7 @@ class CallTarget:
     """A custom-call target of one of pyxla's ops, and the library that it ran with when the function was exported.
 
     Attributes:
-        target: xla_gpu_<op>.
+        target: <namespace>_<op>.
         op: name of the op.
         schema: schema of the op, which must be the same where the artifact is loaded.
         library: the op whose library has the handlers.

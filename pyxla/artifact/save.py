@@ -260,14 +260,14 @@ def _call_targets(module: bytes) -> tuple[tuple[CallTarget, ...], tuple[str, ...
     from pyxla.torch_ops.custom_op import find_op, find_target
 
     targets = sorted(module_targets(read_module(module)))
-    own, calls = [t for t in targets if t.startswith(TARGET_PREFIX)], []
+    own, calls = [t for t in targets if find_target(t) or t.startswith(TARGET_PREFIX)], []
     for target in own:
         op = find_target(target) or find_op(target.removeprefix(TARGET_PREFIX))
-        library = find_library(op.library)
+        library = find_library(op.library, op.namespace)
         calls.append(
             CallTarget(
                 target=target,
-                op=op.name,
+                op=op.display_name,
                 schema=op.schema.text,
                 library=op.library,
                 source_digest=library.table.source_digest,

@@ -78,6 +78,7 @@ def run(options: argparse.Namespace, folder: Path, channel: TextIO) -> None:
     try:
         from pyxla.benchmark.cuda import cuda_device
         from pyxla.benchmark.host import HostDevice
+        from pyxla.packages import split_name
         from pyxla.torch_ops.custom_op import find_op
 
         device = HostDevice() if options.device == "cpu" else cuda_device()
@@ -86,13 +87,14 @@ def run(options: argparse.Namespace, folder: Path, channel: TextIO) -> None:
         rates = runs.rates(device, lambda what: send(tell=what))
         document["cases"] = []
         for folder in (name for op in folders for name in (op, *folders[op])):
-            importlib.import_module(f"pyxla_kernels.{folder}.{folder}")
+            importlib.import_module(module_of(folder))
         for op, bench in plan:
 
             def tell(what: str, where: str = f"{op} {bench.name}") -> None:
                 send(tell=f"{where}: {what}")
 
-            beside = [i for i in find_op(op).implementations.values() if i.library in folders[op]]
+            libraries = [split_name(folder)[1] for folder in folders[op]]
+            beside = [i for i in find_op(op).implementations.values() if i.library in libraries]
             record = runs.measure(
                 find_op(op),
                 bench,
@@ -113,23 +115,44 @@ def run(options: argparse.Namespace, folder: Path, channel: TextIO) -> None:
 
 
 def with_implementations(names: list[str]) -> dict[str, list[str]]:
-    """Op -> folders of the implementations to time with it: all of an op's, or those that are named."""
-    from pyxla.library.find import implementations
+    """Op -> folders of the implementations to time with it: all of an op's, or those that are named.
 
-    known, found = implementations(), {}
+    Args:
+        names: folders of ops or implementations, with the namespace unless it is pyxla's own.
+    """
+    from pyxla.packages import package_of_folder, split_name
+
+    found: dict[str, list[str]] = {}
     for name in names:
-        op = known.get(name, name)
-        named = [name] if name in known else [folder for folder in known if known[folder] == op]
-        found[op] = list(dict.fromkeys([*found.get(op, []), *named]))
+        namespace, folder = split_name(name)
+        prefix = name.removesuffix(folder)
+        package = package_of_folder(folder, namespace)
+        folders = package.folders() if package else {}
+        op = folders.get(folder) or folder
+        named = [folder] if op != folder else [other for other in folders if folders[other] == op]
+        found[prefix + op] = list(dict.fromkeys([*found.get(prefix + op, []), *(prefix + other for other in named)]))
     return found
+
+
+def module_of(name: str, file: str | None = None) -> str:
+    """The module of an op's folder."""
+    from pyxla.errors import DefinitionError, mismatch
+    from pyxla.packages import package_of_folder, split_name
+
+    namespace, folder = split_name(name)
+    package = package_of_folder(folder, namespace)
+    if package is None:
+        raise DefinitionError(mismatch("bench", "OP", "a folder of a kernel package", name))
+    return package.module(folder, file)
 
 
 def benches(op: str) -> list[Any]:
     """BENCHES of the op's cases.py; empty if there is no such list or file."""
+    module = module_of(op, "cases")
     try:
-        return list(getattr(importlib.import_module(f"pyxla_kernels.{op}.cases"), "BENCHES", []))
+        return list(getattr(importlib.import_module(module), "BENCHES", []))
     except ModuleNotFoundError as error:
-        if error.name != f"pyxla_kernels.{op}.cases":
+        if error.name != module:
             raise
         return []
 

@@ -24,7 +24,7 @@ from pyxla.hlo.module import Module
 from pyxla.inspection.inspection import Inspection, read_files
 from pyxla.library.find import find_library
 from pyxla.library.register import check_architecture, ensure_registered
-from pyxla.op.definition import NAMESPACE
+from pyxla.packages import NAMESPACE
 from pyxla.pjrt import cuda_plugin
 from pyxla.torch_ops.custom_op import find_op, find_target
 
@@ -81,11 +81,12 @@ def compiled_for(seen: Inspection, gpu: str) -> Inspection:
                 "inspect the function without a mesh",
             )
     for target in {call.target for module in seen.modules for call in hlo_text.custom_calls(module.before)}:
-        if target.startswith(f"{NAMESPACE}_"):
-            op = find_target(target) or find_op(target.removeprefix(f"{NAMESPACE}_"))
+        op = find_target(target)
+        if op or target.startswith(f"{NAMESPACE}_"):
+            op = op or find_op(target.removeprefix(f"{NAMESPACE}_"))
             # On each call: a registered library may have been checked for another GPU.
-            check_architecture(find_library(op.library), GPUS[gpu][0])
-            ensure_registered(op.library, target, "CUDA", capabilities=())
+            check_architecture(find_library(op.library, op.namespace), GPUS[gpu][0])
+            ensure_registered(op.library, target, "CUDA", capabilities=(), namespace=op.namespace)
     with tempfile.TemporaryDirectory(prefix="pyxla-hlo-") as name:
         for module in seen.modules:
             _compile(module, gpu, Path(name))

@@ -128,7 +128,7 @@ def assert_no_fallback() -> Iterator[None]:
 
 
 def _targets(op: str) -> set[str]:
-    from pyxla.op.definition import NAMESPACE
+    from pyxla.packages import NAMESPACE
     from pyxla.torch_ops.custom_op import targets_of
 
     return {op, f"{NAMESPACE}_{op}"} | targets_of(op)

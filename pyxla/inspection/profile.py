@@ -13,7 +13,7 @@ from pyxla.hlo import wire
 from pyxla.inspection.inspection import Inspection
 from pyxla.library.find import find_library
 from pyxla.library.kernel_names import kernel_names
-from pyxla.op.definition import NAMESPACE
+from pyxla.packages import NAMESPACE
 from pyxla.torch_ops.custom_op import find_op, find_target
 
 __all__ = ["DeviceTimes", "kernels_in", "op_of", "profiling"]
@@ -102,14 +102,15 @@ def profiling(compiled: Inspection) -> Iterator[DeviceTimes]:
         profile = session.stop()
     calls = {(m.name, call.name): op_of(call.target) for m in compiled.modules for call in m.calls}
     ops = {place: op for place, op in calls.items() if op}
-    libraries = {op: find_library(find_op(op).library).path for op in ops.values()} if compiled.device == "CUDA" else {}
+    found_ops = {name: find_op(name) for name in ops.values()} if compiled.device == "CUDA" else {}
+    libraries = {name: find_library(op.library, op.namespace).path for name, op in found_ops.items()}
     found.read(profile, ops, kernels_in(libraries.items()))
 
 
 def op_of(target: str) -> str | None:
     """The pyxla op or implementation that a custom call's target names; None for another library's target."""
     if op := find_target(target):
-        return op.name
+        return op.display_name
     return target.removeprefix(_PREFIX) if target.startswith(_PREFIX) else None
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyxla.errors import LibraryError, mismatch
+from pyxla.packages import NAMESPACE
 
 __all__ = ["Handler", "OpTable"]
 
@@ -48,6 +49,12 @@ class OpTable:
     compiler: str
     handlers: tuple[Handler, ...]
     triton_launch: ctypes._Pointer | None = None
+    namespace: str = NAMESPACE
+
+    @property
+    def qualified_op(self) -> str:
+        """The op for a message: with its namespace, unless that is pyxla's own."""
+        return self.op if self.namespace == NAMESPACE else f"{self.namespace}::{self.op}"
 
 
 class _CHandler(ctypes.Structure):

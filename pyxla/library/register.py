@@ -16,6 +16,7 @@ from pathlib import Path
 from pyxla.errors import LibraryError, mismatch
 from pyxla.library.find import Library, find_library, preloaded_libraries
 from pyxla.library.op_table import Handler
+from pyxla.packages import NAMESPACE
 from pyxla.pjrt import c_api, cuda_plugin, ffi_c_api
 
 _registered: dict[tuple[str, str], Path] = {}
@@ -32,7 +33,11 @@ def _host_api() -> ffi_c_api.Api:
 
 
 def ensure_registered(
-    op: str, target: str, platform: str, capabilities: Iterable[tuple[int, int]] | None = None
+    op: str,
+    target: str,
+    platform: str,
+    capabilities: Iterable[tuple[int, int]] | None = None,
+    namespace: str = NAMESPACE,
 ) -> None:
     """Registers the handlers of the op's library, if `target` is not yet registered on `platform`.
 
@@ -41,6 +46,7 @@ def ensure_registered(
         target: name of the custom call's target.
         platform: "Host" or "CUDA".
         capabilities: as for register_library.
+        namespace: of the op.
 
     Raises:
         LibraryError: no library, one that a check refuses, or one without this target on this platform.
@@ -48,7 +54,7 @@ def ensure_registered(
     if (target, platform) in _registered:
         return
     with _lock:
-        library = find_library(op)
+        library = find_library(op, namespace)
         register_library(library, platform, capabilities)
     if (target, platform) not in _registered:
         raise missing_target(op, library, target, platform)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from pyxla.packages import implemented_op
+
 _PATTERNS = (
     "{op}/**/*.h",
     "{op}/**/*.cuh",
@@ -26,14 +28,6 @@ _PATTERNS = (
 )
 # Sources of the op whose host code is compiled into the library of an implementation.
 _INHERITED = ("{op}/**/*.h", "{op}/**/*.cuh", "{op}/**/*.cc")
-
-
-def implemented_op(kernels: Path, folder: str) -> str | None:
-    """The op that a folder implements, from its file `implements`; None if there is no such file."""
-    try:
-        return (kernels / folder / "implements").read_text(encoding="utf-8").strip()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
 
 
 def source_digest(kernels: Path, op: str) -> str | None:

@@ -94,8 +94,8 @@ class Lowering:
         from torch_xla import _XLAC
 
         call = self.custom_call(arguments)
-        ensure_registered(self._op.library, self._op.target, platform())
-        label, computation = f"xla_gpu::{self._op.name}", call.computation()
+        ensure_registered(self._op.library, self._op.target, platform(), namespace=self._op.namespace)
+        label, computation = self._op.qualified_name, call.computation()
         single = self._schema.result_count == 1
         tensors = [arguments[a.index] for a in self._schema.tensors if arguments[a.index] is not None]
         uploads = platform() == "Host" and any(map(copied_in_background, tensors))

@@ -26,7 +26,7 @@ class CustomCall:
     """Everything that XLA sees of one call: `stablehlo.custom_call`, typed FFI.
 
     Attributes:
-        target: the registered name, xla_gpu_<op>.
+        target: the registered name, <namespace>_<op>.
         operands: MLIR types in schema order; None for an optional tensor that is absent.
         results: MLIR types; the results of in-place arguments come first.
         attributes: name -> MLIR attribute, as `attribute` makes it.

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pyxla.errors import DefinitionError, mismatch
 from pyxla.op.placements import Sharding
 from pyxla.op.schema import Schema
-
-NAMESPACE = "xla_gpu"
+from pyxla.packages import NAMESPACE, KernelPackage, package_of_module
 
 
 class Definition:
@@ -19,6 +18,7 @@ class Definition:
         name: name of the op, or `<op>.<implementation>`.
         schema: arguments and results.
         reference: the author's function.
+        package: the kernel package that declares it, or None: then the namespace is that of pyxla's own ops.
         library: the folder whose library holds the handlers.
         shardings: the ways in which `pyxla.shard` may split it, by name.
     """
@@ -32,6 +32,7 @@ class Definition:
         results: tuple[str, ...] = (),
     ):
         self.name = f"{function.__name__}.{implementation}" if implementation else function.__name__
+        self.package: KernelPackage | None = package_of_module(function.__module__)
         self.library = library or self.name
         self.reference = function
         self.schema = Schema.infer(function, mutates, results)
@@ -42,12 +43,32 @@ class Definition:
         self.__signature__ = inspect.signature(function)
 
     def __repr__(self) -> str:
-        return f"<pyxla op {NAMESPACE}::{self.name}{self.schema.text}>"
+        return f"<pyxla op {self.qualified_name}{self.schema.text}>"
+
+    @property
+    def namespace(self) -> str:
+        """The op is `torch.ops.<namespace>.<name>`."""
+        return self.package.namespace if self.package else NAMESPACE
+
+    @property
+    def qualified_name(self) -> str:
+        """The op's name with its namespace: `xla_gpu::rms_norm`."""
+        return f"{self.namespace}::{self.name}"
 
     @property
     def target(self) -> str:
-        """The custom call's target: `xla_gpu_<op>`, for an implementation `xla_gpu_<op>_<implementation>`."""
-        return f"{NAMESPACE}_{self.name.replace('.', '_')}"
+        """The custom call's target: `<namespace>_<op>`, for an implementation `<namespace>_<op>_<implementation>`."""
+        return f"{self.namespace}_{self.name.replace('.', '_')}"
+
+    @property
+    def display_name(self) -> str:
+        """The op's name, with its namespace unless that is pyxla's own: what `pyxla.find_op` finds it by."""
+        return self.name if self.namespace == NAMESPACE else self.qualified_name
+
+    def declared_in(self) -> str:
+        """The kernel package, if there is one, and the file, for a message."""
+        file = self.reference.__code__.co_filename
+        return f"declared by {self.package.name} in {file}" if self.package else f"declared in {file}"
 
     def register_workspace(self, workspace_bytes: Callable) -> Callable:
         """Registers how many bytes the CUDA handler needs besides operands and results, as a function of the arguments.

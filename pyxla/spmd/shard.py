@@ -80,6 +80,7 @@ def _sharded_op(op: CustomOp, by: str) -> CustomOp:
     ]
     signature = inspect.signature(op.reference, eval_str=True)
     reference.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *own])
+    reference.__module__ = op.reference.__module__
     reference.__name__ = f"{op.name.replace('.', '_')}_by_{by}"
     mutates = tuple(slot.name for slot in op.schema.mutated)
     parts = _Parts(op, op.shardings[by])

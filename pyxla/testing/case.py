@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pyxla.library.find import KERNELS_PACKAGE
+from pyxla.errors import DefinitionError, mismatch
 from pyxla.torch_ops.implementation import Implementation
 
 if TYPE_CHECKING:
@@ -111,10 +111,13 @@ def cases_of(op: CustomOp) -> list[Case]:
 
     Raises:
         ModuleNotFoundError: there is no cases.py.
+        DefinitionError: the op belongs to no kernel package.
     """
     if isinstance(op, Implementation):
         return [case for case in cases_of(op.op) if op.takes(case.arguments())]
-    module = importlib.import_module(f"{KERNELS_PACKAGE}.{op.library}.cases")
+    if op.package is None:
+        raise DefinitionError(mismatch(op.name, "package", "a kernel package", f"none, as it is {op.declared_in()}"))
+    module = importlib.import_module(op.package.module(op.library, "cases"))
     return list(getattr(module, cases_name(op), []))
 
 

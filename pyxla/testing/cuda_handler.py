@@ -27,7 +27,7 @@ def check_cuda_handler(op: CustomOp, case: Case) -> bool:
     Raises:
         AssertionError: the handler returned another error, or none.
     """
-    library = loaded_library(op.library)
+    library = loaded_library(op)
     has_handler = any((h.target, h.platform) == (op.target, "CUDA") for h in library.table.handlers)
     if not has_handler or _has_gpu():
         return False

@@ -83,15 +83,15 @@ def call_in(
     written = [memory.empty(shape, dtype) for shape, dtype in inferred]
     size = op.workspace_bytes(metas, platform) if results is None else 0 if op.has_workspace else None
     workspace = None if size is None else memory.empty((size,), torch.uint8)
-    library = loaded_library(op.library)
+    library = loaded_library(op)
     launch = prepare(op, operands, written, platform, workspace=workspace, library=library, check=check)
     return CallInMemory(launch, operands, written, workspace)
 
 
 @functools.cache
-def loaded_library(name: str) -> Library:
+def loaded_library(op: CustomOp) -> Library:
     """As `find_library`, which compares the digest: once, as a process cannot replace a library that it has loaded."""
-    return find_library(name)
+    return find_library(op.library, op.namespace)
 
 
 class HostMemory:

@@ -71,7 +71,7 @@ def prepare(
     if workspace is not None:
         outputs.append(_buffer(op, "workspace", workspace, platform))
     attributes = {a.name: (a.kind, values[a.index]) for a in op.schema.attributes}
-    library = library or find_library(op.library)
+    library = library or find_library(op.library, op.namespace)
     if check and platform == "CUDA":
         for gpu in cuda_plugin.gpus():
             check_architecture(library, gpu.capability)

@@ -19,9 +19,9 @@ def check_triton(op: CustomOp) -> None:
     """
     if importlib.util.find_spec("triton") is None:
         raise unittest.SkipTest("Triton is not installed")
-    if not loaded_library(op.library).table.cuda_architectures:
+    if not loaded_library(op).table.cuda_architectures:
         raise unittest.SkipTest(f"lib{op.library}.so has no CUDA code: devtool build {op.library} --cuda on")
-    command = [sys.executable, "-P", "-m", "pyxla.testing.triton_interpreter", op.name]
+    command = [sys.executable, "-P", "-m", "pyxla.testing.triton_interpreter", op.display_name]
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f"{op.name}: in Triton's interpreter: {(done.stderr or done.stdout).strip()}"

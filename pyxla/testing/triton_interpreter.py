@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from pyxla.library.find import KERNELS_PACKAGE, kernels_folder
+from pyxla.packages import package_of_folder, split_name
 from pyxla.testing.case import Case, cases_of
 from pyxla.testing.device_memory import HostMemory, call_in, loaded_library
 from pyxla.testing.tolerance import worst_element
@@ -41,7 +41,7 @@ class Interpreter:
     """
 
     def __init__(self, op: CustomOp):
-        folder = kernels_folder()
+        folder = op.package.folder
         sys.path.insert(0, str(folder / "cmake"))
         triton_spec = importlib.import_module("triton_spec")
         self._variants = triton_spec.read_variants(folder / op.library / "triton_kernels.py")
@@ -51,7 +51,7 @@ class Interpreter:
             ctypes.c_bool, ctypes.c_int32, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_void_p)
         )
         self._launch = prototype(self._run)
-        loaded_library(op.library).table.triton_launch[0] = ctypes.cast(self._launch, ctypes.c_void_p).value
+        loaded_library(op).table.triton_launch[0] = ctypes.cast(self._launch, ctypes.c_void_p).value
 
     def _run(self, index: int, grid: Any, arguments: Any) -> bool:
         variant = self._variants[index]
@@ -106,8 +106,9 @@ def main(name: str) -> None:
     from pyxla.testing.op_checks import oracle
 
     triton_interpreter._patch_lang_tensor = _accept_numpy_2(triton_interpreter._patch_lang_tensor)
-    library = name.replace(".", "_")
-    importlib.import_module(f"{KERNELS_PACKAGE}.{library}.{library}")
+    namespace, op_name = split_name(name)
+    library = op_name.replace(".", "_")
+    importlib.import_module(package_of_folder(library, namespace).module(library))
     op = find_op(name)
     interpreter = Interpreter(op)
     for case in cases_of(op):

@@ -16,11 +16,14 @@ from torch._library.autograd import Info, make_autograd_impl
 from pyxla.errors import ArgumentError, DefinitionError, mismatch
 from pyxla.lowering.fast_path import FastPath
 from pyxla.lowering.lower import Lowering
-from pyxla.op.definition import NAMESPACE, Definition
+from pyxla.op.definition import Definition
+from pyxla.packages import NAMESPACE
 from pyxla.torch_ops.functional import InPlace
 from pyxla.torch_ops.vmap import register_vmap
 
-_library = torch.library.Library(NAMESPACE, "FRAGMENT")
+# Namespace -> the library in which torch keeps its ops.
+_libraries: dict[str, torch.library.Library] = {}
+# Qualified name -> op.
 _ops: dict[str, CustomOp] = {}
 
 
@@ -31,12 +34,13 @@ def custom_op(
     results: Iterable[str] = (),
     library: str | None = None,
 ) -> Any:
-    """Declares `torch.ops.xla_gpu.<function name>`; the function is its reference.
+    """Declares `torch.ops.<namespace>.<function name>`; the function is its reference.
 
-    The function runs on CPU and CUDA tensors, and in float64 as the oracle of the tests; on XLA tensors the op is the
-    custom call `xla_gpu_<name>`. Its annotations give the schema: torch.Tensor, int, float, bool, str, list[int],
-    list[float], Tensor, int or float with `| None`, one torch.device (for an op without tensor arguments). It returns a
-    Tensor, a tuple of Tensors, or None if it only works in place.
+    The namespace is that of the kernel package in which the function is, else `xla_gpu`. The function runs on CPU and
+    CUDA tensors, and in float64 as the oracle of the tests; on XLA tensors the op is the custom call
+    `<namespace>_<name>`. Its annotations give the schema: torch.Tensor, int, float, bool, str, list[int], list[float],
+    Tensor, int or float with `| None`, one torch.device (for an op without tensor arguments). It returns a Tensor, a
+    tuple of Tensors, or None if it only works in place.
 
     Args:
         function: the reference. It must not modify an argument that is not in `mutates`, nor return one.
@@ -57,12 +61,24 @@ def custom_op(
 
 
 def find_op(name: str) -> CustomOp:
-    """The op of this name, or the implementation `<op>.<name>`. Raises DefinitionError if it is not declared."""
-    if name not in _ops:
-        raise DefinitionError(
-            mismatch(name, "op", "one that is declared", ", ".join(sorted(_ops)) or "none"), "devtool list"
-        )
-    return _ops[name]
+    """The op of this name, or the implementation `<op>.<name>`.
+
+    Args:
+        name: `<namespace>::<op>`; or the op alone, which is pyxla's own op or that of the only package that has it.
+
+    Raises:
+        DefinitionError: it is not declared, or several packages have it.
+    """
+    if found := _ops.get(name) or _ops.get(f"{NAMESPACE}::{name}"):
+        return found
+    others = [op for op in _ops.values() if op.name == name]
+    if len(others) == 1:
+        return others[0]
+    if others:
+        got = " and ".join(sorted(op.qualified_name for op in others))
+        raise DefinitionError(mismatch(name, "op", "its namespace too, as several packages have it", got))
+    known = ", ".join(sorted(op.name if op.namespace == NAMESPACE else op.qualified_name for op in _ops.values()))
+    raise DefinitionError(mismatch(name, "op", "one that is declared", known or "none"), "devtool list")
 
 
 def find_target(target: str) -> CustomOp | None:
@@ -70,15 +86,18 @@ def find_target(target: str) -> CustomOp | None:
     return next((op for op in _ops.values() if op.target == target), None)
 
 
-def ops_of_library(folder: str) -> list[CustomOp]:
+def ops_of_library(folder: str, namespace: str = NAMESPACE) -> list[CustomOp]:
     """The ops whose handlers are in the library of this folder, the folder's own op first."""
-    found = [op for op in _ops.values() if op.library == folder]
+    found = [op for op in _ops.values() if (op.library, op.namespace) == (folder, namespace)]
     return sorted(found, key=lambda op: (op.name.replace(".", "_") != folder, op.name))
 
 
 def targets_of(name: str) -> set[str]:
     """The targets of an op and all its implementations, or of the implementation `<op>.<name>` alone."""
-    op = _ops.get(name)
+    try:
+        op = find_op(name)
+    except DefinitionError:
+        op = None
     return {op.target, *(i.target for i in op.implementations.values())} if op else set()
 
 
@@ -88,7 +107,7 @@ def optional_attributes() -> dict[str, set[str]]:
 
 
 class CustomOp(Definition):
-    """A definition that is registered with torch; a call of it does what `torch.ops.xla_gpu.<name>` does, a bit faster.
+    """A definition that is registered with torch; a call does what `torch.ops.<namespace>.<name>` does, a bit faster.
 
     Attributes:
         overload: the torch op, for torch.library.opcheck.
@@ -110,24 +129,27 @@ class CustomOp(Definition):
         self._gradient = gradient or Info(self._no_gradient, None)
         self._lowering = lowering(self)
         if other := find_target(self.target):
-            where = other.reference.__code__.co_filename
             raise DefinitionError(
-                mismatch(self.name, "op", "a name that is free", f"one declared in {where}"), "rename one of the two"
+                mismatch(self.name, "op", "a name that is free", f"one {other.declared_in()}"),
+                f"this one is {self.declared_in()}: rename one of the two, or give its package another namespace",
             )
-        _library.define(f"{self.name}{self.schema.text}")
-        packet = getattr(getattr(torch.ops, NAMESPACE), function.__name__)
+        if self.namespace not in _libraries:
+            _libraries[self.namespace] = torch.library.Library(self.namespace, "FRAGMENT")
+        self._library = _libraries[self.namespace]
+        self._library.define(f"{self.name}{self.schema.text}")
+        packet = getattr(getattr(torch.ops, self.namespace), function.__name__)
         self.overload = getattr(packet, implementation or "default")
-        # For help(torch.ops.xla_gpu.<op>); a packet is one object for all its overloads.
+        # For help(torch.ops.<namespace>.<op>); a packet is one object for all its overloads.
         packet.__doc__ = self.overload.__doc__ = self.__doc__
         self._fast_path = FastPath(self.schema, self._lowering.find_call)
         self._in_place = (
-            InPlace(self, self.overload, self.run_reference, _library, self._lowering.emit, self._fast_path)
+            InPlace(self, self.overload, self.run_reference, self._library, self._lowering.emit, self._fast_path)
             if self.schema.mutated
             else None
         )
         self._register_kernels()
-        register_vmap(self, self.overload, _library)
-        _ops[self.name] = self
+        register_vmap(self, self.overload, self._library)
+        _ops[self.qualified_name] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
@@ -149,7 +171,7 @@ class CustomOp(Definition):
         in every call. An op that only works in place returns None.
         """
         self._fake = fake
-        torch.library.register_fake(f"{NAMESPACE}::{self.name}", fake, lib=_library)
+        torch.library.register_fake(self.qualified_name, fake, lib=self._library)
         if self._in_place:
             self._in_place.register_fake(fake)
         return fake
@@ -177,9 +199,9 @@ class CustomOp(Definition):
 
     def _register_kernels(self) -> None:
         for key in ("CPU", "CUDA"):
-            _library.impl(self.name, self.run_reference, key)
+            self._library.impl(self.name, self.run_reference, key)
         if not self._in_place:
-            _library.impl(self.name, self._lowering.emit, "XLA")
+            self._library.impl(self.name, self._lowering.emit, "XLA")
             autograd = make_autograd_impl(self.overload, self._gradient)
             find_call = self._fast_path.find
 
@@ -191,10 +213,10 @@ class CustomOp(Definition):
                 emit, operands = found
                 return emit(operands)
 
-            _library.impl(self.name, autograd, "Autograd", with_keyset=True)
-            _library.impl(self.name, autograd_xla, "AutogradXLA", with_keyset=True)
+            self._library.impl(self.name, autograd, "Autograd", with_keyset=True)
+            self._library.impl(self.name, autograd_xla, "AutogradXLA", with_keyset=True)
         if self.schema.device is not None:
-            _library.impl(self.name, self._select_backend, "BackendSelect")
+            self._library.impl(self.name, self._select_backend, "BackendSelect")
 
     def _no_gradient(self, ctx: Any, *grads: torch.Tensor) -> None:
         raise DefinitionError(mismatch(self.name, "gradient", "one", "none"), f"add {self.name}.register_autograd")

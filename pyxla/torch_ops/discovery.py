@@ -1,4 +1,4 @@
-"""Defines ops from their Python files: each `pyxla_kernels/<op>/<op>.py` declares one with `custom_op`.
+"""Defines ops from their Python files: each `<package>/<op>/<op>.py` declares one with `custom_op`.
 
 The file in an implementation's folder declares it with `implementation`.
 """
@@ -11,35 +11,47 @@ import traceback
 import warnings
 from pathlib import Path
 
-from pyxla.library.find import KERNELS_PACKAGE, implementations, kernels_folder, op_names
+from pyxla.errors import DefinitionError, mismatch
+from pyxla.packages import NAMESPACE, KernelPackage, kernel_packages, package_of_folder
 from pyxla.torch_ops.implementation import choose_from_environment
 
-#: Folder of an op or implementation -> the exception that its Python file raised. A second import would raise another
-#: one if the file had declared its op before it failed.
+#: Module of an op or implementation -> the exception that it raised. A second import would raise another one if the
+#: file had declared its op before it failed.
 FAILED: dict[str, Exception] = {}
 
 
-def load_op(name: str) -> None:
-    """Imports the op's Python file, which defines `torch.ops.xla_gpu.<name>`."""
-    importlib.import_module(f"{KERNELS_PACKAGE}.{name}.{name}")
+def load_op(folder: str, namespace: str = NAMESPACE) -> None:
+    """Imports the Python file in the folder of an op, which defines `torch.ops.<namespace>.<op>`."""
+    package = package_of_folder(folder, namespace)
+    if package is None:
+        raise DefinitionError(mismatch(folder, "package", f"a kernel package of {namespace} with it", "none"))
+    importlib.import_module(package.module(folder))
 
 
 def load_all() -> None:
-    """Defines every op and every implementation, and applies PYXLA_IMPLEMENTATION.
+    """Defines every op and every implementation of all kernel packages, and applies PYXLA_IMPLEMENTATION.
 
     One that cannot be defined causes a warning, also where warnings are errors; the others are still defined.
     """
-    op_of = implementations()
-    for name in (*op_names(), *op_of):
-        if op_of.get(name) in FAILED:
-            FAILED[name] = FAILED[op_of[name]]
+    for package in kernel_packages():
+        _load(package)
+    choose_from_environment()
+
+
+def _load(package: KernelPackage) -> None:
+    folders = package.folders()
+    for folder in sorted(folders, key=lambda name: folders[name] is not None):
+        module, op = package.module(folder), folders[folder]
+        if op and package.module(op) in FAILED:
+            FAILED[module] = FAILED[package.module(op)]
             continue
         try:
-            load_op(name)
+            importlib.import_module(module)
         except Exception as error:
-            FAILED[name] = error
-            _warn(f"{name}: definition: expected an importable {name}.py, got {_describe(error)}")
-    choose_from_environment()
+            FAILED[module] = error
+            name = folder if package.namespace == NAMESPACE else f"{package.namespace}::{folder}"
+            got = _describe(error, package)
+            _warn(f"{name}: definition: expected an importable {folder}.py, got {got}")
 
 
 def _warn(message: str) -> None:
@@ -48,11 +60,11 @@ def _warn(message: str) -> None:
         warnings.warn(message, stacklevel=3)
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: Exception, package: KernelPackage) -> str:
     """The exception, with the file and line of the op that raised it."""
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if (kernels_folder() or Path()) in Path(f.filename).resolve().parents]
+    own = [f for f in frames if package.folder in Path(f.filename).resolve().parents]
     where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
     return f"{type(error).__name__}: {error}{where}"

@@ -17,9 +17,8 @@ from typing import Any
 import torch
 
 from pyxla.errors import ArgumentError, DefinitionError, mismatch
-from pyxla.library.find import KERNELS_PACKAGE
-from pyxla.library.source_digest import implemented_op
 from pyxla.op.arguments import Check
+from pyxla.packages import implemented_op, package_of_path
 from pyxla.torch_ops.custom_op import CustomOp, find_op
 
 # The name of the op's own implementation, which is in the op's folder.
@@ -108,7 +107,7 @@ def implementation(file: str) -> Implementation:
         DefinitionError: no file `implements`, a folder with another name, or a name that is taken or "default".
     """
     folder = Path(file).resolve().parent
-    op = implemented_op(folder.parent, folder.name)
+    op, package = implemented_op(folder.parent, folder.name), package_of_path(folder)
     if op is None:
         raise DefinitionError(
             mismatch(folder.name, "implements", "a file with the name of the op", "none"),
@@ -117,8 +116,9 @@ def implementation(file: str) -> Implementation:
     name = folder.name.removeprefix(f"{op}_")
     if name == folder.name or not name:
         raise DefinitionError(mismatch(folder.name, "folder", f"{op}_ and the implementation's name", folder.name))
-    importlib.import_module(f"{KERNELS_PACKAGE}.{op}.{op}")
-    return Implementation(find_op(op), name, folder.name)
+    if package:
+        importlib.import_module(package.module(op))
+    return Implementation(find_op(f"{package.namespace}::{op}" if package else op), name, folder.name)
 
 
 def use_implementation(op: str, name: str) -> AbstractContextManager:
@@ -139,7 +139,7 @@ def use_implementation(op: str, name: str) -> AbstractContextManager:
         ArgumentError: the op has no such implementation.
     """
     chosen = find_op(op)
-    before = _chosen.get(op, DEFAULT)
+    before = _chosen.get(chosen.qualified_name, DEFAULT)
     _choose(chosen, name)
     back = ExitStack()
     back.callback(_choose, chosen, before)
@@ -148,7 +148,7 @@ def use_implementation(op: str, name: str) -> AbstractContextManager:
 
 def chosen_implementation(op: str) -> str:
     """The name of the implementation that calls of the op run; "default" is the op's own."""
-    return _chosen.get(op, DEFAULT)
+    return _chosen.get(find_op(op).qualified_name, DEFAULT)
 
 
 def choose_from_environment() -> None:
@@ -169,9 +169,9 @@ def _choose(op: CustomOp, name: str) -> None:
     if name != DEFAULT and name not in op.implementations:
         names = " or ".join((DEFAULT, *sorted(op.implementations)))
         raise ArgumentError(mismatch(op.name, "implementation", names, repr(name)), "devtool list shows them")
-    if _chosen.get(op.name, DEFAULT) == name:
+    if _chosen.get(op.qualified_name, DEFAULT) == name:
         return
-    _chosen[op.name] = name
+    _chosen[op.qualified_name] = name
     op.lower_to(op.implementations.get(name, op))
     # Dynamo's graphs contain the calls that were emitted during tracing, without a guard on the choice.
     if dynamo := sys.modules.get("torch._dynamo"):

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from pyxla.hlo import text as hlo_text
+from pyxla.packages import op_pattern
 from pyxla.trace.places import Place, package_folders
 
 _METADATA = re.compile(r", metadata=\{(?:[^{}\"]|\"[^\"]*\")*\}")
@@ -66,7 +67,7 @@ class Instruction:
         text = _METADATA.sub("", line).split(f" {self.opcode}(", 1)[-1]
         self.operands = [positions[n[1:]] for n in re.findall(r"%[\w.\-]+", text) if n[1:] in positions]
         self.text = _NAME.sub("%", text)
-        own_op = re.fullmatch(r"xla_gpu(?:::|_)(\w+)", self.op)
+        own_op = op_pattern().fullmatch(self.op)
         self.call: str | None = own_op[1] if own_op and not known else None
 
 

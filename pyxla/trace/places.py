@@ -11,6 +11,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from pyxla.packages import kernel_packages
+
 
 def package_folders(names: Iterable[str]) -> tuple[str, ...]:
     """The folders of packages that can be imported, with a separator at the end.
@@ -27,9 +29,9 @@ def package_folders(names: Iterable[str]) -> tuple[str, ...]:
 # The packages' actual folders: PYTHONPATH may name any, and a user's folder may be called torch.
 _LIBRARIES = (
     *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib")),
-    *package_folders(("torch", "functorch", "torch_xla", "pyxla")),
+    *package_folders(("torch", "functorch", "torch_xla", "pyxla", *(package.name for package in kernel_packages()))),
 )
-# A call of an op goes through its file, pyxla_kernels/<op>/<op>.py: the place is the caller of that.
+# A call of an op goes through its file, <package>/<op>/<op>.py: the place is the caller of that.
 _ANYWHERE = re.compile(r"[/\\](site-packages|dist-packages|pyxla_kernels)[/\\]")
 
 # file, line.

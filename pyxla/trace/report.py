@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 
 from pyxla.hlo import text as hlo_text
 from pyxla.hlo.dump import final_thunks, in_order
+from pyxla.packages import op_pattern
 from pyxla.trace.causes import Change, Module, changes
 from pyxla.trace.events import Event, dynamo_events, graph_events, ir_graphs
 from pyxla.trace.op_times import op_times
@@ -230,7 +230,7 @@ def _graphs(trace: Trace) -> list[dict[str, Any]]:
 
 def _made_at(change: Change, files: set[str]) -> Place | None:
     """The source line of a change; a custom call has none, but its op may be called on only one line."""
-    named = re.search(r"\bxla_gpu(?:::|_)(\w+)", change.what)
+    named = op_pattern().search(change.what)
     op = change.call or (named and named[1])
     return change.place or (only_call(op, files) if op else None)
 

@@ -10,9 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from pyxla import packages
 from pyxla.errors import LibraryError
 from pyxla.library import find, register
-from pyxla.library.find import Library, find_library, kernels_folder, library_path
+from pyxla.library.find import Library, find_library, library_path
 from pyxla.library.op_table import OpTable, read_op_table
 from pyxla.library.source_digest import source_digest
 from tests.conftest import ROOT, compile_library
@@ -163,12 +164,19 @@ def test_no_library_anywhere():
         find_library("no_such_op")
 
 
+def use_package(monkeypatch, folder):
+    """Makes this folder the only kernel package."""
+    package = packages.KernelPackage(packages.NAMESPACE, "pyxla_kernels", folder)
+    monkeypatch.setattr(packages, "kernel_packages", lambda: (package,))
+
+
 def test_stale_library(tmp_path, monkeypatch):
     kernels = tmp_path / "kernels"
     shutil.copytree(ROOT / "kernels", kernels)
+    (tmp_path / "pyproject.toml").touch()
     (tmp_path / "build").mkdir()
     shutil.copytree(BUILT, tmp_path / "build/lib")
-    monkeypatch.setattr(find, "kernels_folder", lambda: kernels)
+    use_package(monkeypatch, kernels)
     monkeypatch.setattr(find, "preloaded_libraries", lambda: ())
     assert find_library("simple_add").origin == "checkout"
     with (kernels / "simple_add/simple_add.h").open("a") as header:
@@ -186,14 +194,14 @@ def test_stale_library(tmp_path, monkeypatch):
 
 def test_source_digest_is_the_one_that_the_build_writes():
     for op in ("simple_add", "rms_norm", "paged_attention"):
-        assert find_library(op).table.source_digest == source_digest(kernels_folder(), op)
+        assert find_library(op).table.source_digest == source_digest(ROOT / "kernels", op)
 
 
 def test_installed_library_has_no_sources_to_be_stale_against(tmp_path, monkeypatch):
     (tmp_path / "simple_add").mkdir()
     for name in ("libsimple_add.so", "libsimple_add.json"):
         shutil.copy(BUILT / name, tmp_path / "simple_add")
-    monkeypatch.setattr(find, "kernels_folder", lambda: tmp_path)
+    use_package(monkeypatch, tmp_path)
     monkeypatch.setattr(find, "preloaded_libraries", lambda: ())
     assert library_path("simple_add") == (tmp_path / "simple_add/libsimple_add.so", "installed")
     assert find_library("simple_add").origin == "installed"

@@ -12,7 +12,7 @@ from pyxla.library.find import find_library
 from pyxla.library.manifest import Manifest, file_digest, read_manifest
 from pyxla.library.op_table import read_op_table
 from tests.conftest import ROOT, compile_library
-from tests.library.test_find import BUILT, run_script
+from tests.library.test_find import BUILT, run_script, use_package
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def installed(tmp_path, monkeypatch):
     (tmp_path / "simple_add").mkdir()
     for name in ("libsimple_add.so", "libsimple_add.json"):
         shutil.copy(BUILT / name, tmp_path / "simple_add")
-    monkeypatch.setattr(find, "kernels_folder", lambda: tmp_path)
+    use_package(monkeypatch, tmp_path)
     monkeypatch.setattr(find, "preloaded_libraries", lambda: ())
     return tmp_path / "simple_add/libsimple_add.so"
 
@@ -150,9 +150,10 @@ def test_installed_library_without_a_manifest(installed):
 def test_library_compiled_by_hand_is_known_by_its_sources(tmp_path, monkeypatch):
     kernels = tmp_path / "kernels"
     shutil.copytree(ROOT / "kernels", kernels)
+    (tmp_path / "pyproject.toml").touch()
     (tmp_path / "build/lib").mkdir(parents=True)
     shutil.copy(BUILT / "libsimple_add.so", tmp_path / "build/lib")
-    monkeypatch.setattr(find, "kernels_folder", lambda: kernels)
+    use_package(monkeypatch, kernels)
     monkeypatch.setattr(find, "preloaded_libraries", lambda: ())
     assert find_library("simple_add").origin == "checkout"
     with (kernels / "simple_add/simple_add.h").open("a") as header:
