@@ -21,7 +21,7 @@ from devtool.release.archives import is_archive, is_wrapped, unpack_libraries
 from devtool.release.system_needs import read_needs
 
 # Fields of the manifest that the op table has too.
-_FIELDS = ("source_digest", "compiler", "flags_digest", "cuda_architectures", "ffi_api_version")
+_FIELDS = ("namespace", "source_digest", "compiler", "flags_digest", "cuda_architectures", "ffi_api_version")
 # The parts of a report, in the order in which they are shown.
 _PARTS = ("library", "manifest", "op", "sha256", *_FIELDS, "nixpkgs", "release", "wrapped", "needs", "versions")
 _DIFFERS = "differs"

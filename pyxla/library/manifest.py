@@ -1,6 +1,6 @@
 """The manifest of a library: lib<op>.json next to lib<op>.so, in which the build records what it built, and from what.
 
-kernels/cmake/manifest.cmake writes it. A library whose bytes or op table differ from it is refused: it was changed
+pyxla/cmake/manifest.cmake writes it. A library whose bytes or op table differ from it is refused: it was changed
 after the build, or copied over another one.
 """
 
@@ -20,7 +20,7 @@ _WRAPPED = "wrapped"
 # Text or null; a manifest of an older build lacks it.
 _NIXPKGS = "nixpkgs"
 # The fields that the op table also has.
-_IN_TABLE = ("op", "source_digest", "compiler", "flags_digest", "cuda_architectures", "ffi_api_version")
+_IN_TABLE = ("op", "namespace", "source_digest", "compiler", "flags_digest", "cuda_architectures", "ffi_api_version")
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Manifest:
 
     Attributes:
         op: the op's name.
+        namespace: of the op in torch.ops.
         library: the library's file name.
         sha256: SHA-256 of the library.
         source_digest: SHA-256 over the sources, as pyxla/library/source_digest.py computes it.
@@ -59,6 +60,7 @@ class Manifest:
     """
 
     op: str
+    namespace: str
     library: str
     sha256: str
     source_digest: str

@@ -1,4 +1,4 @@
-"""Reads the op table of a custom-call library (kernels/common/ffi/op_table.h), after checking the file.
+"""Reads the op table of a custom-call library (pyxla/include/pyxla/ffi/op_table.h), after checking the file.
 
 The file is checked first because the dynamic loader kills the process on a truncated library.
 """
@@ -17,7 +17,7 @@ from pyxla.packages import NAMESPACE
 __all__ = ["Handler", "OpTable"]
 
 SYMBOL = "pyxla_op_table"
-VERSION = 3
+VERSION = 4
 
 _ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
 # ELF's magic number, 64 bits, little-endian; and the size of a program header.
@@ -39,7 +39,7 @@ class Handler:
 
 @dataclass(frozen=True)
 class OpTable:
-    """The op table of a library: see kernels/common/ffi/op_table.h for each field."""
+    """The op table of a library: see pyxla/include/pyxla/ffi/op_table.h for each field."""
 
     op: str
     ffi_api_version: tuple[int, int]
@@ -82,6 +82,7 @@ class _COpTable(ctypes.Structure):
         ("handler_count", ctypes.c_size_t),
         ("handlers", ctypes.POINTER(_CHandler)),
         ("triton_launch", ctypes.POINTER(ctypes.c_void_p)),
+        ("op_namespace", ctypes.c_char_p),
     ]
 
 
@@ -121,6 +122,7 @@ def read_op_table(path: Path) -> OpTable | None:
         compiler=table.compiler.decode(),
         handlers=handlers,
         triton_launch=table.triton_launch,
+        namespace=table.op_namespace.decode(),
     )
 
 

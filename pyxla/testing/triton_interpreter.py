@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from pyxla.packages import package_of_folder, split_name
+from pyxla.paths import cmake_dir
 from pyxla.testing.case import Case, cases_of
 from pyxla.testing.device_memory import HostMemory, call_in, loaded_library
 from pyxla.testing.tolerance import worst_element
@@ -41,10 +42,9 @@ class Interpreter:
     """
 
     def __init__(self, op: CustomOp):
-        folder = op.package.folder
-        sys.path.insert(0, str(folder / "cmake"))
+        sys.path.insert(0, cmake_dir())
         triton_spec = importlib.import_module("triton_spec")
-        self._variants = triton_spec.read_variants(folder / op.library / "triton_kernels.py")
+        self._variants = triton_spec.read_variants(op.package.folder / op.library / "triton_kernels.py")
         self.tensors: Sequence[torch.Tensor] = ()
         self.error: Exception | None = None
         prototype = ctypes.CFUNCTYPE(

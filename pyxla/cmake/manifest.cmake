@@ -3,7 +3,7 @@
 #
 # cmake -D OP=<op> -D LIBRARY=<file> -D DIGEST_SOURCE=<what source_digest.cmake wrote> -D FFI_HEADER=<XLA's c_api.h>
 #       -D COMPILER=<text> -D FLAGS=<text> -D ARCHITECTURES=<with commas between> -D WRAPPED=<wrapped.json or nothing>
-#       -D NIXPKGS=<text, or nothing outside Nix> -P manifest.cmake
+#       -D NAMESPACE=<of the op in torch.ops> -D NIXPKGS=<text, or nothing outside Nix> -P manifest.cmake
 cmake_minimum_required(VERSION 3.24)
 include("${CMAKE_CURRENT_LIST_DIR}/fail.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/wrapped_fields.cmake")
@@ -85,6 +85,7 @@ file(WRITE "${manifest}.new" "{
   \"flags\": ${flags},
   \"flags_digest\": \"${flags_digest}\",
   \"library\": \"${library_name}\",
+  \"namespace\": \"${NAMESPACE}\",
   \"nixpkgs\": ${nixpkgs},
   \"op\": \"${OP}\",
   \"sha256\": \"${sha256}\",

@@ -1,7 +1,7 @@
 // The table by which a library says what it holds. pyxla reads it through the one exported C symbol,
 // `pyxla_op_table`, and mirrors this layout in pyxla/library/op_table.py: change both, and kOpTableVersion, together.
 //
-// The build sets PYXLA_WITH_CUDA, 1 with nvcc and else 0, and PYXLA_IMPLEMENTATION_SUFFIX.
+// The build sets PYXLA_WITH_CUDA, 1 with nvcc and else 0, PYXLA_IMPLEMENTATION_SUFFIX and PYXLA_NAMESPACE.
 #pragma once
 
 #include <cxxabi.h>
@@ -13,7 +13,7 @@
 #include <string>
 #include <typeinfo>
 
-#include "common/ffi/triton_launch.h"
+#include "pyxla/ffi/triton_launch.h"
 #include "xla/ffi/api/c_api.h"
 
 #ifndef PYXLA_WITH_CUDA
@@ -25,17 +25,22 @@
 #define PYXLA_IMPLEMENTATION_SUFFIX ""
 #endif
 
+// The namespace of the op in torch.ops.
+#ifndef PYXLA_NAMESPACE
+#define PYXLA_NAMESPACE "xla_gpu"
+#endif
+
 namespace pyxla {
 
 /** Before the op's name in each target. */
-inline constexpr char kTargetPrefix[] = "xla_gpu_";
+inline constexpr char kTargetPrefix[] = PYXLA_NAMESPACE "_";
 
 /** Of the layout below; pyxla takes no other. */
-inline constexpr int32_t kOpTableVersion = 3;
+inline constexpr int32_t kOpTableVersion = 4;
 
 /** One target on one platform. A stage that is not used is null; `execute` never is. */
 struct Handler {
-  /** The custom_call_target in the HLO: `xla_gpu_<op>`, of an implementation `xla_gpu_<op>_<implementation>`. */
+  /** The custom_call_target in the HLO: `<namespace>_<op>`, of an implementation `<namespace>_<op>_<name>`. */
   const char* target;
   /** "Host" or "CUDA". */
   const char* platform;
@@ -59,6 +64,7 @@ struct OpTable {
   size_t handler_count;
   const Handler* handlers;
   TritonLaunch* triton_launch;  // for tests: see triton_launch.h
+  const char* op_namespace;     // "xla_gpu"
 };
 
 // Written by the build into a file of its own (cmake/source_digest.cmake).
@@ -141,6 +147,7 @@ inline XLA_FFI_Error* CallHandler(XLA_FFI_Handler* handler, XLA_FFI_CallFrame* f
                                          PYXLA_COMPILER,                                         \
                                          sizeof(handlers) / sizeof(handlers[0]),                 \
                                          handlers,                                               \
-                                         &pyxla::triton_launch};                                 \
+                                         &pyxla::triton_launch,                                  \
+                                         PYXLA_NAMESPACE};                                       \
     return &table;                                                                               \
   }
