@@ -59,7 +59,8 @@ class BuildWithLibraries(build_py):
         # The locked cmake and ninja sit beside this Python, which need not be on PATH.
         env = {**os.environ, "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])}
         for command in (
-            ["cmake", "-G", "Ninja", "-S", str(ROOT / KERNELS), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release",
+            ["cmake", "-G", "Ninja", "-S", str(ROOT / "pyxla/cmake"), "-B", str(build),
+             f"-DPYXLA_KERNELS={ROOT / KERNELS}", "-DCMAKE_BUILD_TYPE=Release",
              f"-DPython3_EXECUTABLE={sys.executable}", *shlex.split(os.environ.get("CMAKE_ARGS", ""))],
             ["cmake", "--build", str(build)],
             ["cmake", "--install", str(build), "--prefix", str(target)],

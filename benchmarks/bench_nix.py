@@ -41,7 +41,7 @@ def checkout(place: Path) -> Path:
 
 def add_ops(tree: Path, count: int, nonce: str) -> None:
     """Copies rms_norm under other names until there are `count` ops; the nonce makes all of them new to Nix."""
-    shared = tree / "kernels/common/ffi/op_table.h"
+    shared = tree / "pyxla/include/pyxla/ffi/op_table.h"
     shared.write_text(f"{shared.read_text()}// {nonce}\n")
     for i in range(count - len(list((tree / "kernels").glob("*/*_ffi.cc")))):
         folder = tree / f"kernels/norm_{i}"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from devtool.errors import DevtoolError, unknown
-
-_MARK = Path("kernels/CMakeLists.txt")
 
 
 @cache
@@ -22,10 +22,11 @@ def root() -> Path:
     here = Path(__file__).resolve().parent.parent
     working = Path.cwd()
     for folder in (here, working, *working.parents):
-        if (folder / _MARK).is_file():
+        if (folder / "kernels").is_dir() and (folder / "pyproject.toml").is_file():
             return folder
     raise DevtoolError(
-        f"devtool: checkout: expected {_MARK} in {working} or above it, got none", "cd into a checkout of pyxla"
+        f"devtool: checkout: expected kernels/ and pyproject.toml in {working} or above it, got none",
+        "cd into a checkout of pyxla",
     )
 
 
@@ -34,8 +35,23 @@ def kernels() -> Path:
     return root() / "kernels"
 
 
+def pyxla_folder() -> Path:
+    """The folder of the package pyxla, with the headers and the CMake recipe; the package is not imported.
+
+    Raises:
+        DevtoolError: this Python has no pyxla.
+    """
+    spec = importlib.util.find_spec("pyxla")
+    if spec is None or not spec.submodule_search_locations:
+        raise DevtoolError(
+            f"devtool: pyxla: expected the package beside {sys.executable}, got none",
+            "run bin/devtool in a checkout of pyxla, which installs it",
+        )
+    return Path(spec.submodule_search_locations[0]).resolve()
+
+
 def op_names() -> list[str]:
-    """All folders with <folder>_ffi.cc or `implements`: the same as the build finds (kernels/CMakeLists.txt)."""
+    """All folders with <folder>_ffi.cc or `implements`: the same as the build finds (pyxla/cmake/CMakeLists.txt)."""
     ops = {p.parent.name for p in kernels().glob("*/*_ffi.cc") if p.name == f"{p.parent.name}_ffi.cc"}
     return sorted(ops | implementations().keys())
 
@@ -87,9 +103,8 @@ def folder_of(op: str) -> str:
 
 
 def device_targets() -> list[str]:
-    """What is built for the CUDA device in addition to the ops, if the sources exist (see kernels/CMakeLists.txt)."""
-    folders = {"pjrt_proxy": "pyxla/pjrt_proxy", "set_device": "pyxla/torch_backend"}
-    return [target for target, folder in folders.items() if (root() / folder).is_dir()]
+    """What is built for the CUDA device in addition to the ops, if pyxla is this checkout's (PYXLA_DEVICE in CMake)."""
+    return ["pjrt_proxy", "set_device"] if pyxla_folder().parent == root() else []
 
 
 def build_folder(sanitize: str | None = None) -> Path:

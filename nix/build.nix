@@ -1,22 +1,25 @@
-# Builds targets of kernels/CMakeLists.txt in a derivation.
+# Builds targets of pyxla/cmake/CMakeLists.txt in a derivation.
 { lib, compile, python, toolchain, cuda, version }:
 let
   filtered = import ./filtered.nix;
-  # The description of the build and the C++ and CUDA that ops share, without the ops.
+  # The description of the build and the headers that any op includes: of the package pyxla nothing else.
   recipe = filtered {
-    path = ../kernels;
-    files = "CMakeLists\\.txt|cmake/[^/]+|(common|_[a-z][^/]*)/.*\\.(h|cuh)";
-    folders = "cmake|(common|_[a-z][^/]*)(/.*)?";
+    path = ../pyxla;
+    files = "cmake/[^/]+|include/.*\\.(h|cuh)";
+    folders = "cmake|include(/.*)?";
   };
   cmake = "cmake -G Ninja -DCMAKE_BUILD_TYPE=Release -DPYXLA_CUDA=${if cuda then "ON" else "OFF"} "
-    + "-DPython3_EXECUTABLE=${python.interpreter} -B build";
+    + "-DPython3_EXECUTABLE=${python.interpreter} -DPYXLA_KERNELS=kernels -B build";
   # CMake's findings about the compilers, made once, because each op would spend 3 s on them. The lines that name this
   # build folder or belong to the project are removed, so that another build folder can use the rest.
   configured = compile {
     name = "pyxla-configured";
     nativeBuildInputs = [ toolchain ];
     PYTHONPATH = "${toolchain}/site";
-    buildPhase = "${cmake} -S ${filtered { path = ../kernels; files = "CMakeLists\\.txt|cmake/[^/]+"; folders = "cmake"; }}";
+    buildPhase = ''
+      mkdir kernels
+      ${cmake} -S ${filtered { path = ../pyxla; files = "cmake/[^/]+"; folders = "cmake"; }}/cmake
+    '';
     installPhase = ''
       mkdir -p $out/CMakeFiles
       cp -r build/CMakeFiles/[0-9]* $out/CMakeFiles/
@@ -32,11 +35,12 @@ compile {
   nativeBuildInputs = [ toolchain ];
   PYTHONPATH = lib.concatMapStringsSep ":" (site: "${site}/site") ([ toolchain ] ++ sites);
   buildPhase = ''
-    cp -r --no-preserve=mode ${recipe} kernels
-    ${lib.concatMapStringsSep "\n" (folder: "cp -r --no-preserve=mode ${sources.${folder}} ${folder}")
+    mkdir kernels
+    cp -r --no-preserve=mode ${recipe} pyxla
+    ${lib.concatMapStringsSep "\n" (folder: "mkdir -p ${folder}; cp -r --no-preserve=mode ${sources.${folder}}/. ${folder}")
       (builtins.attrNames sources)}
     cp -r --no-preserve=mode ${configured} build
-    ${cmake} ${options} -S kernels
+    ${cmake} ${options} -S pyxla/cmake
     cmake --build build --target ${toString targets}
   '';
 }

@@ -6,12 +6,12 @@ let
   filtered = import ./filtered.nix;
   entries = builtins.readDir kernels;
   # Names of the flake's other packages.
-  reserved = [ "default" "docs" "python" "wheel" "toolchain" "cmake" "common" ];
+  reserved = [ "default" "docs" "python" "wheel" "toolchain" ];
   # A folder with an underscore holds headers and Python that several ops share.
   code = folder: if builtins.match "_.*" folder == null then ".*\\.(h|cuh|cc|cu|py)" else ".*\\.(cc|cu)";
   holdsCode = folder: builtins.any (file: builtins.match (code folder) file != null)
     (builtins.attrNames (builtins.readDir (kernels + "/${folder}")));
-  folders = builtins.filter (name: entries.${name} == "directory" && name != "common" && name != "cmake" && holdsCode name)
+  folders = builtins.filter (name: entries.${name} == "directory" && holdsCode name)
     (builtins.attrNames entries);
   check = name:
     if builtins.elem name reserved || builtins.match "[a-z][a-z0-9_]*" name == null then
@@ -27,6 +27,13 @@ let
     else name;
   # Only the compiled files of the op enter the hash, so editing one op rebuilds only that.
   source = op: files: { "kernels/${op}" = filtered { path = kernels + "/${op}"; name = op; inherit files; }; };
+  # The headers that the ops of these folders share.
+  families = filtered {
+    path = kernels;
+    name = "pyxla-families";
+    files = "_[a-z][^/]*/.*\\.(h|cuh)";
+    folders = "_[a-z][^/]*(/.*)?";
+  };
   wheelNamed = name: (wheels.sets.cuda13 // wheels.sets.dev).${name} or null;
 
   buildOp = op:
@@ -43,7 +50,7 @@ let
     in
     build {
       pname = "pyxla-${op}" + lib.optionalString (!cuda) "-cpu";
-      sources = source op ".*\\.(h|cuh|cc|cu)|triton_kernels\\.py|wrapped\\.json|implements|vendor/.*"
+      sources = { kernels = families; } // source op ".*\\.(h|cuh|cc|cu)|triton_kernels\\.py|wrapped\\.json|implements|vendor/.*"
         // lib.optionalAttrs (has "implements") (source (builtins.head implemented) ".*\\.(h|cuh|cc)");
       targets = [ op ];
       sites = map (name: wheels.site name [ (wheelNamed name) ]) found;

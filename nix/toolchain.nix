@@ -10,7 +10,7 @@ let
 in
 wheels.installed {
   name = "pyxla-toolchain" + lib.optionalString (!cuda) "-cpu";
-  # bin/ has the commands; site/ is for PYTHONPATH, where kernels/cmake/find_wheels.py finds the headers and nvcc.
+  # bin/ has the commands; site/ is for PYTHONPATH, where pyxla/cmake/find_wheels.py finds the headers and nvcc.
   installPhase = ''
     ${wheels.install "install --target $out/site" tools [ ]}
     mkdir $out/bin

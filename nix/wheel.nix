@@ -1,14 +1,12 @@
 # The Python wheel, with the release's libraries and what the CUDA device needs in addition to the vendor's plugin inside.
 { pkgs, python, wheels, version, build, release }:
 let
+  inherit (pkgs) lib;
   filtered = import ./filtered.nix;
   device = build {
     pname = "pyxla-device";
-    sources.pyxla = filtered {
-      path = ../pyxla;
-      files = "(pjrt_proxy|torch_backend)/[^/]*\\.(cc|h|txt|map)";
-      folders = "pjrt_proxy|torch_backend";
-    };
+    sources = lib.genAttrs [ "pyxla/pjrt_proxy" "pyxla/torch_backend" ]
+      (folder: filtered { path = ../. + "/${folder}"; files = "[^/]*\\.(cc|h|txt|map)"; });
     targets = [ "pjrt_proxy" "set_device" ];
     installPhase = "mkdir -p $out/lib; cp build/lib/pyxla_*.so $out/lib/";
   };

@@ -23,6 +23,7 @@ from pyxla.inspection.assertions import (
 from pyxla.inspection.inspection import Inspection, inspect, inspecting
 from pyxla.op.arguments import Check
 from pyxla.op.numerics import accumulation_dtype
+from pyxla.paths import cmake_dir, include_dir
 from pyxla.spmd.shard import shard
 from pyxla.sync import drain_errors, sync
 from pyxla.torch_ops.custom_op import CustomOp, custom_op, find_op
@@ -46,12 +47,14 @@ __all__ = [
     "assert_no_fallback",
     "assert_no_recompilation",
     "chosen_implementation",
+    "cmake_dir",
     "compiled_for",
     "custom_op",
     "drain_errors",
     "export",
     "find_op",
     "implementation",
+    "include_dir",
     "inspect",
     "inspecting",
     "load_artifact",

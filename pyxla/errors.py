@@ -1,6 +1,6 @@
 """Errors of pyxla, all in one form: `op: argument: expected X, got Y`, then a hint.
 
-The C++ handlers use the same form (kernels/common/ffi/checks.h), and so does the command line.
+The C++ handlers use the same form (pyxla/include/pyxla/ffi/checks.h), and so does the command line.
 """
 
 from __future__ import annotations

@@ -14,14 +14,24 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def compile_library(source: Path, output: Path, *definitions: str) -> Path:
     """Compiles a source with the op headers, as the build does, for tests that need their own library."""
-    finder = ROOT / "kernels/cmake/find_wheels.py"
+    finder = ROOT / "pyxla/cmake/find_wheels.py"
     include = subprocess.run([sys.executable, finder], check=True, capture_output=True, text=True).stdout.split(";")[0]
     command = [
-        *("g++", "-std=c++20", "-O1", "-shared", "-fPIC", f"-I{ROOT / 'kernels'}", "-isystem", include),
+        *(
+            "g++",
+            "-std=c++20",
+            "-O1",
+            "-shared",
+            "-fPIC",
+            f"-I{ROOT / 'kernels'}",
+            f"-I{ROOT / 'pyxla/include'}",
+            "-isystem",
+            include,
+        ),
         *('-DPYXLA_CUDA_ARCHITECTURES=""', '-DPYXLA_COMPILER="test"', '-DPYXLA_FLAGS_DIGEST="test"'),
         *("-Wall", "-Wextra", "-Werror"),
         *(f"-D{definition}" for definition in definitions),
-        *(str(source), "-o", str(output), f"-Wl,--version-script={ROOT / 'kernels/cmake/exports.map'}"),
+        *(str(source), "-o", str(output), f"-Wl,--version-script={ROOT / 'pyxla/cmake/exports.map'}"),
     ]
     subprocess.run(command, check=True)
     return output

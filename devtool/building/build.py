@@ -1,4 +1,4 @@
-"""Builds op libraries with CMake and ninja (kernels/CMakeLists.txt describes the build)."""
+"""Builds op libraries with CMake and ninja (pyxla/cmake/CMakeLists.txt describes the build)."""
 
 from __future__ import annotations
 
@@ -167,7 +167,8 @@ def _configure(folder: Path, options: Options) -> str:
     cmake, ninja = _require_tool("cmake"), _require_tool("ninja")
     _require_compiler()
     command = [
-        cmake, "-G", "Ninja", "-S", str(project.kernels()), "-B", str(folder), f"-DCMAKE_MAKE_PROGRAM={ninja}",
+        cmake, "-G", "Ninja", "-S", str(project.pyxla_folder() / "cmake"), "-B", str(folder),
+        f"-DPYXLA_KERNELS={project.kernels()}", f"-DCMAKE_MAKE_PROGRAM={ninja}",
         f"-DPython3_EXECUTABLE={sys.executable}", f"-DPYXLA_LIBRARY_DIR={project.library_folder(options.sanitize)}",
         f"-DPYXLA_CUDA={options.cuda.upper()}", f"-DPYXLA_SANITIZE={options.sanitize or ''}",
     ]  # fmt: skip
@@ -212,13 +213,13 @@ def _configure_failure(output: str) -> DevtoolError:
 
 
 def _tools() -> list[Path]:
-    """The files that change a build: compilers, Triton, XLA's headers, found as in kernels/CMakeLists.txt."""
+    """The files that change a build: compilers, Triton, XLA's headers, found as in pyxla/cmake/CMakeLists.txt."""
     compilers = [Path(tool) for tool in (compiler(), find_nvcc()) if tool]
     return [*compilers, *in_wheel("jaxlib", "include/xla/ffi/api/ffi.h"), *in_wheel("triton", "__init__.py")]
 
 
 def find_nvcc() -> str | None:
-    """nvcc, found as in kernels/CMakeLists.txt: from CUDACXX, else from PATH, the CUDA toolkit, or the wheel."""
+    """nvcc, found as in pyxla/cmake/CMakeLists.txt: from CUDACXX, else from PATH, the CUDA toolkit, or the wheel."""
     named = os.environ.get("CUDACXX")
     places = [named] if named else ["nvcc", "/usr/local/cuda/bin/nvcc", *map(str, in_wheel("nvidia", "cu13/bin/nvcc"))]
     return next(filter(None, map(shutil.which, places)), None)

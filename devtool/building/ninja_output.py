@@ -7,6 +7,8 @@ import sys
 
 import click
 
+from devtool import project
+
 _STEP = re.compile(r"\[(\d+/\d+)\] (.*)")
 # CMake's output when an op folder was added or removed, so that it configures again.
 _CHATTER = re.compile(r"-- .*|The following files were (added|removed):|  [+-]\S+|")
@@ -24,6 +26,8 @@ class NinjaOutput:
         self._failed: list[str] = []
         self._messages: list[str] = []
         self._ninja: list[str] = []
+        # CMake names an object after the full path of its source, as the ops are outside the recipe's folder.
+        self._kernels = str(project.kernels().resolve()).lstrip("/").replace(" ", "_").replace(":", "_") + "/"
 
     def __call__(self, line: str) -> None:
         if self._skip_command:
@@ -57,9 +61,9 @@ class NinjaOutput:
         links = [match for target in self._failed if (match := _LIBRARY.search(target))]
         ops = ", ".join(dict.fromkeys(match["op"] for match in objects + links))
         if objects:
-            return ops, f"errors in {', '.join(dict.fromkeys(match['source'] for match in objects))}"
+            return ops, f"errors in {', '.join(dict.fromkeys(map(self._source, objects)))}"
         if links and any(line.startswith("CMake Error") for line in self._messages):
-            return ops, "a library that fails a check"  # of kernels/cmake/manifest.cmake
+            return ops, "a library that fails a check"  # of pyxla/cmake/manifest.cmake
         if links:
             return ops, "errors while linking"
         errors = [line.removeprefix("ninja: ") for line in self._ninja if "error" in line]
@@ -67,7 +71,11 @@ class NinjaOutput:
 
     def _show_step(self, step: re.Match) -> None:
         if self._terminal:
-            place = _OBJECT.search(step[2]) or _LIBRARY.search(step[2])
-            what = place.groupdict().get("source") or place[0] if place else step[2]
+            compiled, linked = _OBJECT.search(step[2]), _LIBRARY.search(step[2])
+            what = self._source(compiled) if compiled else linked[0] if linked else step[2]
             click.echo(f"\r\033[K[{step[1]}] {what[:60]}", nl=False, err=True)
             self._step_shown = True
+
+    def _source(self, compiled: re.Match) -> str:
+        """The source of an object, relative to the folder of the ops."""
+        return compiled["source"].removeprefix(self._kernels)

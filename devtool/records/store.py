@@ -52,18 +52,21 @@ def folder() -> Path:
 
 
 def fingerprint(op: str) -> str:
-    """SHA-256 over what a test or a bench of the op depends on: its files and those that ops share, except notes.
+    """SHA-256 over what a test or a bench of the op depends on: its files, what ops share, what pyxla brings; no notes.
 
     It covers more than pyxla.library.source_digest, which covers only the library. For an implementation it includes
     the op's files.
     """
     kernels, total = project.kernels(), hashlib.sha256()
     own = dict.fromkeys((op, project.implementations().get(op, op)))
-    shared = ("common/**/*", "_*/**/*", "cmake/*")
-    found = [path for files in (*(f"{folder}/**/*" for folder in own), *shared) for path in kernels.glob(files)]
-    for path in sorted([*found, kernels / "CMakeLists.txt"]):
+    pyxla = project.pyxla_folder()
+    files = [path for folder in (*own, "_*") for path in kernels.glob(f"{folder}/**/*")]
+    named = [(path.relative_to(kernels).as_posix(), path) for path in files]
+    recipe = [path for folder in ("include", "cmake") for path in pyxla.glob(f"{folder}/**/*")]
+    named += [(f"pyxla/{path.relative_to(pyxla).as_posix()}", path) for path in recipe]
+    for name, path in sorted(named):
         if path.is_file() and path.suffix not in (".md", ".pyc"):
-            total.update(f"{path.relative_to(kernels).as_posix()}\0".encode())
+            total.update(f"{name}\0".encode())
             total.update(hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()
 

@@ -1,4 +1,4 @@
-// The names of CUDA that kernels/common uses, for reading its comments where CUDA is not installed. Nothing is compiled
+// The names of CUDA that pyxla/include uses, for reading its comments where CUDA is not installed. Nothing is compiled
 // with this file.
 #pragma once
 

@@ -7,20 +7,21 @@ from pathlib import Path
 
 from sitegen.staging import Site
 
-KERNELS = Path(__file__).resolve().parents[2] / "kernels"
+ROOT = Path(__file__).resolve().parents[2]
+KERNELS, INCLUDE = ROOT / "kernels", ROOT / "pyxla/include"
 
 
 def clang_arguments() -> list[str]:
     """What the headers are read with: as in the build, but for CUDA's names, which come from docs/cuda_names."""
     jaxlib = Path(importlib.util.find_spec("jaxlib").origin).parent / "include"
-    own = [f"-I{KERNELS}", f"-I{KERNELS.parent / 'docs/cuda_names'}", "-isystem", str(jaxlib)]
+    own = [f"-I{KERNELS}", f"-I{INCLUDE}", f"-I{ROOT / 'docs/cuda_names'}", "-isystem", str(jaxlib)]
     # `restrict` is no word of C++ to Sphinx; a .cuh is no header to clang, which warns of its #pragma once.
     return ["-std=c++20", "-DPYXLA_WITH_CUDA=1", "-D__restrict=", "-Wno-pragma-once-outside-header", *own]
 
 
 def headers() -> list[Path]:
-    """The headers of kernels/common and of the families, kernels/_*."""
-    folders = [KERNELS / "common", *KERNELS.glob("_*/")]
+    """The headers of pyxla and of the families, kernels/_*."""
+    folders = [INCLUDE, *KERNELS.glob("_*/")]
     found = sorted(p for folder in folders for p in folder.rglob("*") if p.suffix in (".h", ".cuh"))
     names = [p.name for p in found]
     assert len(set(names)) == len(names), "a header's page is named after its file"
@@ -31,11 +32,11 @@ def write(site: Site) -> None:
     """Writes a page for each header, and into cpp.md the list of them."""
     rows = ""
     for header in headers():
-        name = header.relative_to(KERNELS).as_posix()
+        name = header.relative_to(INCLUDE if header.is_relative_to(INCLUDE) else KERNELS).as_posix()
         about, _ = heading(header)
         rows += f"| [{name}](cpp/{header.name}.md) | {about[0]} |\n"
         text = f"# {name}\n\n" + "\n\n".join(about)
-        text += f"\n\nThe file: [{name}](../../{site.show(f'kernels/{name}')}).\n\n"
+        text += f"\n\nThe file: [{name}](../../{site.show(header.relative_to(ROOT).as_posix())}).\n\n"
         if "/**" in header.read_text():
             text += f"```{{eval-rst}}\n.. cpp:autodoc:: {name}\n```\n"
         site.write(f"reference/cpp/{header.name}.md", text)

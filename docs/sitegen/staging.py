@@ -15,7 +15,7 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "kernels/README.md": "reference/op-folder.md",
     "kernels": "ops/index.md",
-    "kernels/common": "reference/cpp.md",
+    "pyxla/include": "reference/cpp.md",
 }
 # A fence with its language, a code span, or a link: what stands in code is not a link.
 _PIECE = re.compile(

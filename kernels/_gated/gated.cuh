@@ -6,9 +6,9 @@
 
 #include <algorithm>
 
-#include "common/ceil_div.h"
-#include "common/device/math.cuh"
-#include "common/device/vector.cuh"
+#include "pyxla/ceil_div.h"
+#include "pyxla/device/math.cuh"
+#include "pyxla/device/vector.cuh"
 
 namespace pyxla {
 

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "common/float_type.h"
+#include "pyxla/float_type.h"
 
 namespace pyxla {
 

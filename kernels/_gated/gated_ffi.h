@@ -2,9 +2,9 @@
 #pragma once
 
 #include "_gated/gated.h"
-#include "common/ffi/checks.h"
-#include "common/host/dtype.h"
-#include "common/host/parallel.h"
+#include "pyxla/ffi/checks.h"
+#include "pyxla/host/dtype.h"
+#include "pyxla/host/parallel.h"
 
 namespace pyxla {
 

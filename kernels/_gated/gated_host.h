@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "_gated/gated.h"
-#include "common/host/dtype.h"
+#include "pyxla/host/dtype.h"
 
 namespace pyxla {
 

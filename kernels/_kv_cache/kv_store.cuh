@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "_kv_cache/kv_store.h"
-#include "common/device/vector.cuh"
+#include "pyxla/device/vector.cuh"
 
 namespace pyxla {
 

@@ -13,7 +13,7 @@
 
 #include <cstdint>
 
-#include "common/indices.h"
+#include "pyxla/indices.h"
 
 namespace pyxla {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "_kv_cache/kv_store.h"
-#include "common/ffi/checks.h"
+#include "pyxla/ffi/checks.h"
 
 namespace pyxla {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "_kv_cache/kv_store.h"
-#include "common/host/dtype.h"
+#include "pyxla/host/dtype.h"
 
 namespace pyxla {
 

@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "_paged_attention/paged_attention.h"
-#include "common/ffi/checks.h"
-#include "common/host/parallel.h"
+#include "pyxla/ffi/checks.h"
+#include "pyxla/host/parallel.h"
 
 namespace pyxla {
 

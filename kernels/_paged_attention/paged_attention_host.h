@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "_paged_attention/paged_attention.h"
-#include "common/host/dtype.h"
+#include "pyxla/host/dtype.h"
 
 namespace pyxla::paged_attention_host {
 

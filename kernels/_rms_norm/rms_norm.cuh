@@ -11,9 +11,9 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "common/ceil_div.h"
-#include "common/device/vector.cuh"
-#include "common/device/warp.cuh"
+#include "pyxla/ceil_div.h"
+#include "pyxla/device/vector.cuh"
+#include "pyxla/device/warp.cuh"
 
 namespace pyxla {
 

@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "common/float_type.h"
+#include "pyxla/float_type.h"
 
 namespace pyxla {
 

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "_rms_norm/rms_norm.h"
-#include "common/ffi/checks.h"
-#include "common/host/dtype.h"
-#include "common/host/parallel.h"
+#include "pyxla/ffi/checks.h"
+#include "pyxla/host/dtype.h"
+#include "pyxla/host/parallel.h"
 
 namespace pyxla {
 

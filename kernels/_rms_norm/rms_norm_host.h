@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "_rms_norm/rms_norm.h"
-#include "common/host/dtype.h"
-#include "common/host/multiversion.h"
+#include "pyxla/host/dtype.h"
+#include "pyxla/host/multiversion.h"
 
 namespace pyxla {
 

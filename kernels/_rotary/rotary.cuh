@@ -2,7 +2,7 @@
 #pragma once
 
 #include "_rotary/rotary.h"
-#include "common/device/vector.cuh"
+#include "pyxla/device/vector.cuh"
 
 namespace pyxla {
 

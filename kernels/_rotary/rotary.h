@@ -12,8 +12,8 @@
 
 #include <cstdint>
 
-#include "common/float_type.h"
-#include "common/indices.h"
+#include "pyxla/float_type.h"
+#include "pyxla/indices.h"
 
 namespace pyxla {
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "_rotary/rotary.h"
-#include "common/ffi/checks.h"
-#include "common/host/dtype.h"
+#include "pyxla/ffi/checks.h"
+#include "pyxla/host/dtype.h"
 
 namespace pyxla {
 

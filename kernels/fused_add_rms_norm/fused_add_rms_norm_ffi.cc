@@ -1,8 +1,8 @@
 // Checks and the two handlers of fused_add_rms_norm(x, residual(a!), weight?, eps) -> out. See fused_add_rms_norm.h.
 #include "_rms_norm/rms_norm_ffi.h"
-#include "common/ffi/cuda.h"
-#include "common/ffi/op_table.h"
 #include "fused_add_rms_norm/fused_add_rms_norm.h"
+#include "pyxla/ffi/cuda.h"
+#include "pyxla/ffi/op_table.h"
 
 namespace {
 

@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "common/ceil_div.h"
-#include "common/device/tensor_map.h"
 #include "fused_decoder_layer/fused_decoder_layer.h"
 #include "fused_decoder_layer/sm90/kernel.cuh"
+#include "pyxla/ceil_div.h"
+#include "pyxla/device/tensor_map.h"
 
 namespace fused_decoder_layer {
 

@@ -30,7 +30,7 @@
 
 #include "_kv_cache/kv_store.h"
 #include "_rotary/rotary.h"
-#include "common/float_type.h"
+#include "pyxla/float_type.h"
 
 namespace fused_decoder_layer {
 

@@ -3,11 +3,11 @@
 // cos_sin_cache, kv_cache(b!), slot_mapping, eps) -> query. See fused_decoder_layer.h.
 #include "_kv_cache/kv_store_ffi.h"
 #include "_rotary/rotary_ffi.h"
-#include "common/ffi/checks.h"
-#include "common/ffi/cuda.h"
-#include "common/ffi/op_table.h"
-#include "common/host/parallel.h"
 #include "fused_decoder_layer/fused_decoder_layer.h"
+#include "pyxla/ffi/checks.h"
+#include "pyxla/ffi/cuda.h"
+#include "pyxla/ffi/op_table.h"
+#include "pyxla/host/parallel.h"
 
 namespace {
 

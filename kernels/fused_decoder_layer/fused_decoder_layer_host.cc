@@ -4,8 +4,8 @@
 
 #include "_kv_cache/kv_store_host.h"
 #include "_rotary/rotary_host.h"
-#include "common/host/multiversion.h"
 #include "fused_decoder_layer/fused_decoder_layer.h"
+#include "pyxla/host/multiversion.h"
 
 namespace fused_decoder_layer {
 namespace {

@@ -2,7 +2,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyxla_kernels.common.testing.checks_on_xla import is_cuda
+from pyxla_kernels._testing.checks_on_xla import is_cuda
 from pyxla_kernels.fused_decoder_layer.fused_decoder_layer import fused_decoder_layer, fused_decoder_layer_rotary
 from pyxla_kernels.fused_decoder_layer.inputs import ROUNDINGS
 from pyxla_kernels.fused_decoder_layer.rotary_cases import (

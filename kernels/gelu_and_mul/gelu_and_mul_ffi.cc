@@ -1,8 +1,8 @@
 // Checks and the two handlers of gelu_and_mul(x, approximate) -> out. See gelu_and_mul.h.
 #include "_gated/gated_ffi.h"
-#include "common/ffi/cuda.h"
-#include "common/ffi/op_table.h"
 #include "gelu_and_mul/gelu_and_mul.h"
+#include "pyxla/ffi/cuda.h"
+#include "pyxla/ffi/op_table.h"
 
 namespace {
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyxla_kernels.common.testing.checks_on_xla import (
+from pyxla_kernels._testing.checks_on_xla import (
     check_gradient_on_xla,
     check_gradients_numerically,
     check_nan_stays_in_its_element,

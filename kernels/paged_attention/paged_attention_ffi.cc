@@ -1,9 +1,9 @@
 // The handlers of paged_attention(query, kv_cache, ...) -> out and of paged_attention_lse(the same) -> out, lse.
 #include "_paged_attention/paged_attention_ffi.h"
 
-#include "common/ffi/cuda.h"
-#include "common/ffi/op_table.h"
 #include "paged_attention/paged_attention.h"
+#include "pyxla/ffi/cuda.h"
+#include "pyxla/ffi/op_table.h"
 
 namespace {
 

@@ -3,10 +3,10 @@
 
 #include <cstdint>
 
-#include "common/ceil_div.h"
-#include "common/device/math.cuh"
-#include "common/device/warp.cuh"
 #include "paged_attention/paged_attention.h"
+#include "pyxla/ceil_div.h"
+#include "pyxla/device/math.cuh"
+#include "pyxla/device/warp.cuh"
 
 namespace paged_attention {
 

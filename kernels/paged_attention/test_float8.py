@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from pyxla import include_dir
+
 PATH = "/usr/local/cuda/bin"
 NVCC = shutil.which("nvcc") or shutil.which("nvcc", path=PATH)
 PROGRAM = """
 #include <cstdio>
 
-#include "common/device/math.cuh"
+#include "pyxla/device/math.cuh"
 
 int main() {
   for (uint32_t pair = 0; pair < 65536; ++pair) {
@@ -31,6 +33,7 @@ def test_halves_of_float8(tmp_path):
         NVCC,
         "-std=c++17",
         f"-I{Path(__file__).parent.parent}",
+        f"-I{include_dir()}",
         "-o",
         tmp_path / "halves",
         tmp_path / "halves.cu",

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from pyxla_kernels._paged_attention.batches import arguments, integers
-from pyxla_kernels.common.testing.checks_on_xla import is_cuda
+from pyxla_kernels._testing.checks_on_xla import is_cuda
 from pyxla_kernels.paged_attention.cases import ALL_OPTIONS, BAD_INPUTS, F8, RAGGED
 from pyxla_kernels.paged_attention.paged_attention import paged_attention, paged_attention_lse
 

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyxla_kernels._paged_attention.batches import arguments, integers, sequences
-from pyxla_kernels.common.testing.checks_on_xla import is_cuda
-from pyxla_kernels.common.testing.custom_calls import call_handler, to_xla
+from pyxla_kernels._testing.checks_on_xla import is_cuda
+from pyxla_kernels._testing.custom_calls import call_handler, to_xla
 from pyxla_kernels.paged_attention.cases import BAD_INPUTS, CASES, PAGED_ATTENTION_LSE_CASES, RAGGED, changed
 from pyxla_kernels.paged_attention.paged_attention import paged_attention, paged_attention_lse
 

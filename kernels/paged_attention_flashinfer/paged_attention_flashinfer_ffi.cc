@@ -1,8 +1,8 @@
 // The handlers of paged_attention for what FlashInfer's kernel takes; paged_attention_lse has none here.
 #include "_paged_attention/paged_attention_ffi.h"
-#include "common/ffi/cuda.h"
-#include "common/ffi/op_table.h"
 #include "paged_attention/paged_attention.h"
+#include "pyxla/ffi/cuda.h"
+#include "pyxla/ffi/op_table.h"
 
 namespace {
 

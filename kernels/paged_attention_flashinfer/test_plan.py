@@ -12,7 +12,7 @@ from pyxla_kernels._paged_attention.batches import integers
 from pyxla_kernels._paged_attention.cases import BF16, Bad, bad_lengths, changed
 from pyxla_kernels.paged_attention_flashinfer.paged_attention_flashinfer import flashinfer, workspace_bytes
 
-from pyxla import ArgumentError
+from pyxla import ArgumentError, include_dir
 
 KERNELS = Path(__file__).resolve().parents[1]
 GUARD = 0x5A
@@ -82,6 +82,7 @@ def planner(tmp_path_factory) -> ctypes.CDLL:
         "-shared",
         "-pthread",
         f"-I{KERNELS}",
+        f"-I{include_dir()}",
     ]
     subprocess.run([*command, "-o", folder / "plan.so", folder / "plan.cc"], check=True)
     library = ctypes.CDLL(str(folder / "plan.so"))

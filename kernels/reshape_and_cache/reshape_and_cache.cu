@@ -1,7 +1,7 @@
 #include <type_traits>
 
 #include "_kv_cache/kv_store.cuh"
-#include "common/device/heads.cuh"
+#include "pyxla/device/heads.cuh"
 #include "reshape_and_cache/reshape_and_cache.h"
 
 namespace reshape_and_cache {

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "_kv_cache/kv_store.h"
-#include "common/float_type.h"
+#include "pyxla/float_type.h"
 
 namespace reshape_and_cache {
 

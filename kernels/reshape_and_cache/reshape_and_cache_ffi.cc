@@ -1,10 +1,10 @@
 // Checks and the two handlers of reshape_and_cache(key, value, kv_cache(a!), slot_mapping, kv_scales?). See
 // reshape_and_cache.h.
 #include "_kv_cache/kv_store_ffi.h"
-#include "common/ffi/cuda.h"
-#include "common/ffi/op_table.h"
-#include "common/host/dtype.h"
-#include "common/host/parallel.h"
+#include "pyxla/ffi/cuda.h"
+#include "pyxla/ffi/op_table.h"
+#include "pyxla/host/dtype.h"
+#include "pyxla/host/parallel.h"
 #include "reshape_and_cache/reshape_and_cache.h"
 
 namespace {

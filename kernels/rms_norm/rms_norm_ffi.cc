@@ -1,8 +1,8 @@
 // Checks and the two handlers of rms_norm(x, weight?, eps) -> out. See rms_norm.h.
 #include "_rms_norm/rms_norm_ffi.h"
 
-#include "common/ffi/cuda.h"
-#include "common/ffi/op_table.h"
+#include "pyxla/ffi/cuda.h"
+#include "pyxla/ffi/op_table.h"
 #include "rms_norm/rms_norm.h"
 
 namespace {

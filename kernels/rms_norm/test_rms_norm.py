@@ -2,7 +2,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyxla_kernels.common.testing.checks_on_xla import check_gradient_on_xla, check_gradients_numerically
+from pyxla_kernels._testing.checks_on_xla import check_gradient_on_xla, check_gradients_numerically
 from pyxla_kernels.rms_norm.cases import BAD_INPUTS, CASES
 from pyxla_kernels.rms_norm.rms_norm import rms_norm
 

@@ -2,7 +2,7 @@
 
 #include "_kv_cache/kv_store.cuh"
 #include "_rotary/rotary.cuh"
-#include "common/device/heads.cuh"
+#include "pyxla/device/heads.cuh"
 #include "rotary_and_cache/rotary_and_cache.h"
 
 namespace rotary_and_cache {

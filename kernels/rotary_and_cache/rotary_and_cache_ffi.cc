@@ -2,9 +2,9 @@
 // kv_scales?, is_neox) -> query. See rotary_and_cache.h.
 #include "_kv_cache/kv_store_ffi.h"
 #include "_rotary/rotary_ffi.h"
-#include "common/ffi/cuda.h"
-#include "common/ffi/op_table.h"
-#include "common/host/parallel.h"
+#include "pyxla/ffi/cuda.h"
+#include "pyxla/ffi/op_table.h"
+#include "pyxla/host/parallel.h"
 #include "rotary_and_cache/rotary_and_cache.h"
 
 namespace {

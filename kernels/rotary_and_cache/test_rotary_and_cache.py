@@ -2,7 +2,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyxla_kernels.common.testing.checks_on_xla import is_cuda
+from pyxla_kernels._testing.checks_on_xla import is_cuda
 from pyxla_kernels.rotary_and_cache.cases import BAD_INPUTS, CASES, arguments
 from pyxla_kernels.rotary_and_cache.rotary_and_cache import rotary_and_cache
 

@@ -1,5 +1,5 @@
 #include "_rotary/rotary.cuh"
-#include "common/device/heads.cuh"
+#include "pyxla/device/heads.cuh"
 #include "rotary_embedding/rotary_embedding.h"
 
 namespace rotary_embedding {

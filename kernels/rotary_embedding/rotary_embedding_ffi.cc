@@ -1,9 +1,9 @@
 // Checks and the handlers of rotary_embedding(positions, query, key, cos_sin_cache, is_neox) -> (query_out, key_out)
 // and of rotary_embedding_inplace, which has the same arguments and updates query and key. See rotary_embedding.h.
 #include "_rotary/rotary_ffi.h"
-#include "common/ffi/cuda.h"
-#include "common/ffi/op_table.h"
-#include "common/host/parallel.h"
+#include "pyxla/ffi/cuda.h"
+#include "pyxla/ffi/op_table.h"
+#include "pyxla/host/parallel.h"
 #include "rotary_embedding/rotary_embedding.h"
 
 namespace {

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyxla_kernels.common.testing.checks_on_xla import check_gradients_numerically, is_cuda
+from pyxla_kernels._testing.checks_on_xla import check_gradients_numerically, is_cuda
 from pyxla_kernels.rotary_embedding.cases import BAD_INPUTS, CASES, arguments, bad_inputs
 from pyxla_kernels.rotary_embedding.rotary_embedding import rotary_embedding, rotary_embedding_inplace
 

@@ -1,7 +1,7 @@
 // The two handlers of silu_and_mul(x) -> out. See silu_and_mul.h.
 #include "_gated/gated_ffi.h"
-#include "common/ffi/cuda.h"
-#include "common/ffi/op_table.h"
+#include "pyxla/ffi/cuda.h"
+#include "pyxla/ffi/op_table.h"
 #include "silu_and_mul/silu_and_mul.h"
 
 namespace {

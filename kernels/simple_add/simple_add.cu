@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "common/ceil_div.h"
-#include "common/device/vector.cuh"
+#include "pyxla/ceil_div.h"
+#include "pyxla/device/vector.cuh"
 #include "simple_add/simple_add.h"
 
 namespace simple_add {

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "common/float_type.h"
+#include "pyxla/float_type.h"
 
 #if PYXLA_WITH_CUDA
 #include <cuda_runtime_api.h>

@@ -1,9 +1,9 @@
 // Checks and the two handlers of simple_add(a, b, alpha) -> out. See simple_add.h.
-#include "common/ffi/checks.h"
-#include "common/ffi/cuda.h"
-#include "common/ffi/op_table.h"
-#include "common/host/dtype.h"
-#include "common/host/parallel.h"
+#include "pyxla/ffi/checks.h"
+#include "pyxla/ffi/cuda.h"
+#include "pyxla/ffi/op_table.h"
+#include "pyxla/host/dtype.h"
+#include "pyxla/host/parallel.h"
 #include "simple_add/simple_add.h"
 
 namespace {

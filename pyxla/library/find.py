@@ -110,7 +110,7 @@ def library_path(op: str) -> tuple[Path, str] | None:
     if folder is None:
         return None
     candidates = [(folder / op / f"lib{op}.so", "installed")]
-    if (folder / "CMakeLists.txt").is_file():
+    if (folder.parent / "pyproject.toml").is_file():
         candidates.insert(0, (folder.parent / "build" / "lib" / f"lib{op}.so", "checkout"))
     return next((candidate for candidate in candidates if candidate[0].is_file()), None)
 

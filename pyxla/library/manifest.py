@@ -1,6 +1,6 @@
 """The manifest of a library: lib<op>.json next to lib<op>.so, in which the build records what it built, and from what.
 
-kernels/cmake/manifest.cmake writes it. A library whose bytes or op table differ from it is refused: it was changed
+pyxla/cmake/manifest.cmake writes it. A library whose bytes or op table differ from it is refused: it was changed
 after the build, or copied over another one.
 """
 

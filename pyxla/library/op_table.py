@@ -1,4 +1,4 @@
-"""Reads the op table of a custom-call library (kernels/common/ffi/op_table.h), after checking the file.
+"""Reads the op table of a custom-call library (pyxla/include/pyxla/ffi/op_table.h), after checking the file.
 
 The file is checked first because the dynamic loader kills the process on a truncated library.
 """
@@ -38,7 +38,7 @@ class Handler:
 
 @dataclass(frozen=True)
 class OpTable:
-    """The op table of a library: see kernels/common/ffi/op_table.h for each field."""
+    """The op table of a library: see pyxla/include/pyxla/ffi/op_table.h for each field."""
 
     op: str
     ffi_api_version: tuple[int, int]

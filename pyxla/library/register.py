@@ -170,7 +170,8 @@ def check_architecture(library: Library, capability: tuple[int, int]) -> None:
             f"code for sm_{capability[0]}{capability[1]}",
             f"{have} in {library.path}",
         ),
-        f"add the architecture to PYXLA_ARCHITECTURES in kernels/CMakeLists.txt, then devtool build {library.table.op}",
+        "add the architecture to PYXLA_ARCHITECTURES in pyxla/cmake/CMakeLists.txt, "
+        f"then devtool build {library.table.op}",
     )
 
 

@@ -1,12 +1,15 @@
 """The source digest of an op: SHA-256 over its sources, which tells a stale library from a fresh one.
 
-The build writes the same digest into the library (kernels/cmake/source_digest.cmake).
+The build writes the same digest into the library (pyxla/cmake/source_digest.cmake).
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
+
+from pyxla.paths import include_dir
 
 _PATTERNS = (
     "{op}/**/*.h",
@@ -17,13 +20,11 @@ _PATTERNS = (
     "{op}/wrapped.json",
     "{op}/implements",
     "{op}/vendor/**/*",
-    "common/**/*.h",
-    "common/**/*.cuh",
     "_*/**/*.h",
     "_*/**/*.cuh",
-    "cmake/*",
-    "CMakeLists.txt",
 )
+# What pyxla brings to each library, in its own folder: the headers and the CMake recipe.
+_PYXLA = ("include/**/*.h", "include/**/*.cuh", "cmake/*")
 # Sources of the op whose host code is compiled into the library of an implementation.
 _INHERITED = ("{op}/**/*.h", "{op}/**/*.cuh", "{op}/**/*.cc")
 
@@ -50,8 +51,13 @@ def source_digest(kernels: Path, op: str) -> str | None:
     patterns = [pattern.format(op=op) for pattern in _PATTERNS]
     if implemented:
         patterns += [pattern.format(op=implemented) for pattern in _INHERITED]
-    names = {p.relative_to(kernels).as_posix() for pattern in patterns for p in kernels.glob(pattern) if p.is_file()}
-    listing = "".join(
-        f"{hashlib.sha256((kernels / name).read_bytes()).hexdigest()}  {name}\n" for name in sorted(names)
-    )
+    listing = _listing(kernels, "", patterns) + _listing(Path(include_dir()).parent, "pyxla/", _PYXLA)
     return hashlib.sha256(listing.encode()).hexdigest()
+
+
+def _listing(folder: Path, prefix: str, patterns: Iterable[str]) -> str:
+    """A line with SHA-256 and name per file, in the order of the names."""
+    names = {p.relative_to(folder).as_posix() for pattern in patterns for p in folder.glob(pattern) if p.is_file()}
+    return "".join(
+        f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {prefix}{name}\n" for name in sorted(names)
+    )

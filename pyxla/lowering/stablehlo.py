@@ -17,7 +17,7 @@ import torch
 from pyxla.errors import ArgumentError, mismatch
 from pyxla.op.dtypes import BY_NAME, DTYPES, dtype_name
 
-# An absent `Tensor?`: kernels/common/ffi/ffi.h reads it as std::nullopt.
+# An absent `Tensor?`: pyxla/include/pyxla/ffi/ffi.h reads it as std::nullopt.
 ABSENT = "tensor<0xi1>"
 
 

@@ -10,7 +10,7 @@ from pyxla.testing.case import Case
 from pyxla.testing.device_memory import HostMemory, call_in, loaded_library
 from pyxla.torch_ops.custom_op import CustomOp
 
-# What PYXLA_CUDA_STATUS makes of a launch without a GPU (kernels/common/ffi/cuda.h).
+# What PYXLA_CUDA_STATUS makes of a launch without a GPU (pyxla/include/pyxla/ffi/cuda.h).
 _LAUNCH = ": launch: expected cudaSuccess, got cudaError"
 
 

@@ -106,7 +106,7 @@ def test_outside_a_checkout(tmp_path):
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     result = subprocess.run(command, cwd=tmp_path / "away", env=env, capture_output=True, text=True)
     assert result.returncode == 1
-    assert result.stderr.startswith("devtool: checkout: expected kernels/CMakeLists.txt in ")
+    assert result.stderr.startswith("devtool: checkout: expected kernels/ and pyproject.toml in ")
     inside = subprocess.run(command, cwd=ROOT / "kernels", env=env, capture_output=True, text=True)
     assert inside.stderr.startswith("build: OP: expected a folder of kernels/ (")
 

@@ -171,12 +171,9 @@ def test_the_first_page_begins_as_the_readme(site):
     assert len(prose) >= 3 and all(block in text for block in prose)
 
 
-KERNELS = ROOT / "kernels"
-COMMON = sorted(
-    path
-    for folder in (KERNELS / "common", *KERNELS.glob("_*/"))
-    for path in folder.rglob("*")
-    if path.suffix in (".h", ".cuh")
+KERNELS, INCLUDE = ROOT / "kernels", ROOT / "pyxla/include"
+SHARED = sorted(
+    path for folder in (INCLUDE, *KERNELS.glob("_*/")) for path in folder.rglob("*") if path.suffix in (".h", ".cuh")
 )
 _DEFINED = re.compile(
     r"^#define (PYXLA_\w+)|^(?:struct|enum class|class) (?:alignas\(.*\) )?(\w+) \{"
@@ -186,7 +183,7 @@ _DEFINED = re.compile(
 
 
 def names_of(header: Path) -> set[str]:
-    """The macros that a header of kernels/common or of a family defines, and the names that begin a line."""
+    """The macros that a header of pyxla or of a family defines, and the names that begin a line."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", header.read_text(), flags=re.DOTALL)
     return {next(filter(None, found)) for found in _DEFINED.findall(text)}
 
@@ -194,13 +191,13 @@ def names_of(header: Path) -> set[str]:
 @cache
 def used_names(header: Path) -> set[str]:
     """The words of the C++ files that include the header: of op folders, and of the scaffold."""
-    name = header.relative_to(KERNELS).as_posix()
-    users = [path for path in CPP if path not in COMMON and name in includes(path)]
+    name = header.relative_to(INCLUDE if header.is_relative_to(INCLUDE) else KERNELS).as_posix()
+    users = [path for path in CPP if path not in SHARED and name in includes(path)]
     return set(re.findall(r"\w+", " ".join(path.read_text() for path in users)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("header", COMMON, ids=lambda path: path.name)
+@pytest.mark.parametrize("header", SHARED, ids=lambda path: path.name)
 def test_every_cpp_name_that_a_kernel_uses_is_there(site, header):
     text = text_of(site / f"reference/cpp/{header.name}.html")
     missing = {name for name in names_of(header) & used_names(header) if name not in text}
@@ -208,7 +205,7 @@ def test_every_cpp_name_that_a_kernel_uses_is_there(site, header):
 
 
 def test_cpp_names_are_read_from_the_headers():
-    names = {name for header in COMMON for name in names_of(header) & used_names(header)}
+    names = {name for header in SHARED for name in names_of(header) & used_names(header)}
     assert {
         "CheckDtype",
         "PYXLA_OP_TABLE",

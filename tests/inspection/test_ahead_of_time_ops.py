@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch_xla
 import torch_xla.runtime
-from pyxla_kernels.common.testing.custom_calls import to_xla
+from pyxla_kernels._testing.custom_calls import to_xla
 
 import pyxla
 from pyxla import testing

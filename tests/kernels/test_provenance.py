@@ -38,7 +38,7 @@ def tree(shared):
     """A tree with only the op `one`, built."""
     yield shared
     for folder in shared.kernels.iterdir():
-        if folder.is_dir() and folder.name not in ("cmake", "common", *FAMILIES):
+        if folder.is_dir() and folder.name not in FAMILIES:
             shutil.rmtree(folder)
     shared.tiny_op("one", PLACED)
     assert shared.run("build").returncode == 0
@@ -204,7 +204,7 @@ def test_library_without_an_op_table(tree):
 
 
 def test_op_table_without_a_handler(tree):
-    tree.tiny_op("idle", '#include "common/ffi/op_table.h"\nPYXLA_OP_TABLE(idle, )\n')
+    tree.tiny_op("idle", '#include "pyxla/ffi/op_table.h"\nPYXLA_OP_TABLE(idle, )\n')
     result = tree.run("build", "idle")
     assert result.returncode == 1
     assert "op table: expected a line for each handler, got none" in result.stderr
@@ -236,13 +236,12 @@ def test_folder_with_a_name_that_no_op_can_have(tree, name):
 
 
 def test_folders_that_are_no_ops(tree):
-    """Notes, Python's caches, common/, and the folder that `devtool new-op` is writing."""
-    for name in ("notes/README.md", "notes/shared.h", "__pycache__/x.cc", ".new-two-abc/two_ffi.cc", "common/x.cc"):
+    """Notes, Python's caches, and the folder that `devtool new-op` is writing."""
+    for name in ("notes/README.md", "notes/shared.h", "__pycache__/x.cc", ".new-two-abc/two_ffi.cc"):
         path = tree.kernels / name
         path.parent.mkdir(exist_ok=True)
         path.touch()
     result = tree.run("build")
-    (tree.kernels / "common/x.cc").unlink()
     assert (result.returncode, result.stdout) == (0, f"{tree.library('one')}\n")
 
 

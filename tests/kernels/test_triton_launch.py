@@ -44,11 +44,11 @@ def tree(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def variants():
-    sys.path.insert(0, str(ROOT / "kernels/cmake"))
+    sys.path.insert(0, str(ROOT / "pyxla/cmake"))
     from triton_spec import read_variants
 
     yield read_variants(ROOT / "kernels/rms_norm_triton/triton_kernels.py")
-    sys.path.remove(str(ROOT / "kernels/cmake"))
+    sys.path.remove(str(ROOT / "pyxla/cmake"))
 
 
 @pytest.fixture(scope="module")

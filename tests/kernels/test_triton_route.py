@@ -158,11 +158,11 @@ MISTAKES = {
 
 @pytest.fixture(scope="module")
 def spec():
-    sys.path.insert(0, str(ROOT / "kernels/cmake"))
+    sys.path.insert(0, str(ROOT / "pyxla/cmake"))
     import triton_spec
 
     yield triton_spec
-    sys.path.remove(str(ROOT / "kernels/cmake"))
+    sys.path.remove(str(ROOT / "pyxla/cmake"))
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -237,10 +237,10 @@ def test_expression_has_the_same_value_in_cpp(spec, tmp_path):
     texts = ["rows // 4", "rows % 4", "cdiv(rows, 4)", "(rows - 1) // 4 + 1", "rows == 3 or rows < 0", "min(rows, 2)"]
     expressions = [spec.Expression("grid", text, {"rows"}, {}) for text in texts]
     lines = "".join(f'std::cout << {e.cpp} << "\\n";\n' for e in expressions)
-    source = '#include <algorithm>\n#include <iostream>\n#include "common/ffi/triton.h"\n'
+    source = '#include <algorithm>\n#include <iostream>\n#include "pyxla/ffi/triton.h"\n'
     source += f"int main() {{\nfor (int64_t arg_rows = -9; arg_rows < 10; ++arg_rows) {{\n{lines}}}\n}}\n"
     (tmp_path / "values.cc").write_text(source)
-    command = ["g++", "-std=c++20", f"-I{ROOT / 'kernels'}", "values.cc", "-o", "values"]
+    command = ["g++", "-std=c++20", f"-I{ROOT / 'pyxla/include'}", "values.cc", "-o", "values"]
     subprocess.run(command, cwd=tmp_path, check=True)
     got = subprocess.run([tmp_path / "values"], check=True, capture_output=True, text=True).stdout.split()
     assert list(map(int, got)) == [int(e.value({"rows": rows})) for rows in range(-9, 10) for e in expressions]
@@ -263,7 +263,7 @@ def test_build_ends_with_the_mistake(tmp_path, old, new, architectures, message)
     tree.tiny_op("copy_op")
     (tree.kernels / "copy_op/triton_kernels.py").write_text(KERNEL.replace(old, new) if old else KERNEL)
     if architectures:
-        path = tree.kernels / "CMakeLists.txt"
+        path = tree.root / "pyxla/cmake/CMakeLists.txt"
         path.write_text(
             re.sub(r'PYXLA_ARCHITECTURES "[^"]*"', f'PYXLA_ARCHITECTURES "{architectures}"', path.read_text())
         )
@@ -282,7 +282,7 @@ def test_without_triton(tmp_path, cuda):
     shutil.rmtree(tree.kernels / "simple_add")
     tree.tiny_op("copy_op")
     (tree.kernels / "copy_op/triton_kernels.py").write_text(KERNEL)
-    finder = tree.kernels / "cmake/find_wheels.py"
+    finder = tree.root / "pyxla/cmake/find_wheels.py"
     finder.write_text(finder.read_text().replace('package_folders("triton")', 'package_folders("no_triton")'))
     result = tree.run("build", "copy_op", "--cuda", cuda)
     if cuda == "on":

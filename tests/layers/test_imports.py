@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import ROOT
 
 KERNELS_PACKAGE = "pyxla_kernels"
+RECIPE = "pyxla/cmake"
 CODE = {".py", ".h", ".cuh", ".cc", ".cu", ".cmake", ".sh", ".jinja", ".lark"}
 MAX_LINES = 400
 # Folder of an implementation -> its op.
@@ -19,7 +20,7 @@ IMPLEMENTATIONS = {path.parent.name: path.read_text().strip() for path in ROOT.g
 OPS = sorted({path.parent.name for path in ROOT.glob("kernels/*/*_ffi.cc")} - IMPLEMENTATIONS.keys())
 # Each folder has a library; an op's comes before those of its implementations.
 LIBRARIES = sorted([*OPS, *IMPLEMENTATIONS], key=lambda folder: (IMPLEMENTATIONS.get(folder, folder), folder))
-FAMILIES = {path.name for path in ROOT.glob("kernels/_[a-z]*")}
+SHARED = {path.name for path in ROOT.glob("kernels/_[a-z]*")}
 
 
 @cache
@@ -43,7 +44,9 @@ PYTEST_PLUGINS = {
 
 
 def python_files(folder: str) -> list[Path]:
-    return [p for p in files() if p.suffix == ".py" and p.is_relative_to(ROOT / folder)]
+    """Those of the CMake recipe are no modules of pyxla: the build runs them."""
+    found = [p for p in files() if p.suffix == ".py" and p.is_relative_to(ROOT / folder)]
+    return [p for p in found if folder == RECIPE or not p.is_relative_to(ROOT / RECIPE)]
 
 
 def name_of(path: Path) -> str:
@@ -128,17 +131,24 @@ def test_an_op_knows_pyxla_torch_and_itself(path):
     # The build runs this, with Triton and without torch or pyxla.
     if path.name == "triton_kernels.py":
         allowed = {"triton"}
-    if folder == "cmake":
-        allowed = {"triton", "triton_launcher", "triton_spec"}
-    if path.name.startswith("test_") or path.parent.name == "testing":
+    if path.name.startswith("test_") or folder == "_testing":
         allowed |= {"pytest", "hypothesis", "torch_xla"}
     # The user installs FlashInfer, which is imported only to time it.
     assert packages(path, inside_functions=False) <= allowed
     assert packages(path) <= allowed | {"flashinfer"}
     own = {name for name in imports(path) if name.partition(".")[0] == KERNELS_PACKAGE}
-    # An op may use the families; a family uses neither an op nor another family; common/ uses only itself.
-    known = {folder, "common"} | (set() if folder == "common" or folder.startswith("_") else FAMILIES)
+    # An op may use what is shared; a family uses neither an op nor another family.
+    known = {folder} | (set() if folder.startswith("_") else SHARED)
     assert {name.split(".")[1] for name in own} <= known, own
+
+
+def test_the_recipe_runs_beside_triton_alone():
+    """Whoever builds ops with it may have neither torch nor pyxla in the build's Python."""
+    found = {name_of(path): packages(path) for path in python_files(RECIPE)}
+    assert len(found) == 5 and any(found.values())
+    assert {name: used - {"triton", "triton_launcher", "triton_spec"} for name, used in found.items()} == {
+        name: set() for name in found
+    }
 
 
 def loaded_by(code: str, *, whole: bool = False) -> set[str]:
@@ -174,12 +184,13 @@ def test_help_of_an_example_is_light():
 
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+INCLUDE_FOLDERS = (ROOT / "kernels", ROOT / "pyxla/include")
 CPP = [p for p in files() if re.search(r"\.(h|cuh|cc|cu)(\.jinja)?$", p.name)]
 DEVICE = [p for p in CPP if re.search(r"\.(cu|cuh)(\.jinja)?$", p.name)]
 
 
 def includes(path: Path) -> set[str]:
-    """The headers that a file includes, directly and through files of kernels/."""
+    """The headers that a file includes, directly and through files of kernels/ and pyxla/include/."""
     found, waiting = set(), [path]
     while waiting:
         for _, name in INCLUDE.findall(waiting.pop().read_text()):
@@ -187,9 +198,9 @@ def includes(path: Path) -> set[str]:
             name = re.sub(r"\{\{.*?\}\}", "NAME", name)
             if name not in found:
                 found.add(name)
-                own = ROOT / "kernels" / name
+                own = [folder / name for folder in INCLUDE_FOLDERS]
                 template = ROOT / "devtool/scaffold/template/op" / f"{Path(name).name}.jinja"
-                waiting += [p for p in (own, template) if p.is_file()]
+                waiting += [p for p in (*own, template) if p.is_file()]
     return found
 
 
@@ -201,7 +212,7 @@ def test_no_torch_header_in_a_kernel(path):
 @pytest.mark.parametrize("path", DEVICE, ids=name_of)
 def test_device_files_take_raw_pointers(path):
     """nvcc sees no XLA header, neither in the file nor through its includes."""
-    assert not [name for name in includes(path) if name.startswith("xla/") or name == "common/ffi/ffi.h"]
+    assert not [name for name in includes(path) if name.startswith("xla/") or name == "pyxla/ffi/ffi.h"]
 
 
 def test_includes_are_followed():
@@ -218,7 +229,7 @@ def test_device_files_have_no_anonymous_namespace(path):
     assert not ANONYMOUS.search(path.read_text())
 
 
-@pytest.mark.parametrize("path", [p for p in CPP if "kernels" in p.parts], ids=name_of)
+@pytest.mark.parametrize("path", [p for p in CPP if {"kernels", "include"} & {*p.parts}], ids=name_of)
 def test_no_handler_allocates_on_the_device(path):
     """An allocation waits for the device and breaks CUDA graphs; a workspace is a result of the custom call."""
     assert not re.search(r"\bcuda(Malloc|Free)\w*\(", path.read_text())

@@ -20,7 +20,8 @@ APART = {"torch_backend", "setup_env", "setup_errors", "setup_uv"}
 
 def modules(top: str) -> dict[str, Path]:
     """Full name -> file, of a top-level package."""
-    paths = [path for path in (ROOT / top).rglob("*.py") if "template" not in path.parts]
+    # Not modules: files to fill in, and what the CMake recipe runs.
+    paths = [path for path in (ROOT / top).rglob("*.py") if not {"template", "cmake"} & {*path.parts}]
     return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
 
 

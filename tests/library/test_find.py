@@ -164,10 +164,14 @@ def test_no_library_anywhere():
 
 
 def test_stale_library(tmp_path, monkeypatch):
-    kernels = tmp_path / "kernels"
+    kernels, include = tmp_path / "kernels", tmp_path / "pyxla/include"
     shutil.copytree(ROOT / "kernels", kernels)
+    for name in ("include", "cmake"):
+        shutil.copytree(ROOT / "pyxla" / name, tmp_path / "pyxla" / name)
+    (tmp_path / "pyproject.toml").touch()
     (tmp_path / "build").mkdir()
     shutil.copytree(BUILT, tmp_path / "build/lib")
+    monkeypatch.setattr("pyxla.library.source_digest.include_dir", lambda: str(include))
     monkeypatch.setattr(find, "kernels_folder", lambda: kernels)
     monkeypatch.setattr(find, "preloaded_libraries", lambda: ())
     assert find_library("simple_add").origin == "checkout"
@@ -178,7 +182,7 @@ def test_stale_library(tmp_path, monkeypatch):
         LibraryError, match=r"simple_add: library: expected source digest .*\n\nhint: devtool build simple_add"
     ):
         find_library("simple_add")
-    with (kernels / "common/ffi/checks.h").open("a") as header:
+    with (include / "pyxla/ffi/checks.h").open("a") as header:
         header.write("// changed\n")
     with pytest.raises(LibraryError, match="rms_norm: library: expected source digest"):
         find_library("rms_norm")

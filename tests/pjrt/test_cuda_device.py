@@ -164,11 +164,11 @@ def test_too_little_memory_is_a_python_error_and_the_process_goes_on():
 @pytest.fixture(scope="module")
 def launch_library(tmp_path_factory):
     path = tmp_path_factory.mktemp("launch") / "liblaunch.so"
-    finder = [sys.executable, ROOT / "kernels/cmake/find_wheels.py"]
+    finder = [sys.executable, ROOT / "pyxla/cmake/find_wheels.py"]
     include = subprocess.run(finder, check=True, capture_output=True, text=True).stdout.split(";")[0]
     command = [
         *("nvcc", "-std=c++20", "-shared", "-Xcompiler=-fPIC", "-arch=native"),
-        *(f"-I{ROOT / 'kernels'}", "-isystem", include, "-DPYXLA_WITH_CUDA=1"),
+        *(f"-I{ROOT / 'pyxla/include'}", "-isystem", include, "-DPYXLA_WITH_CUDA=1"),
         *('-DPYXLA_CUDA_ARCHITECTURES="75-virtual"', '-DPYXLA_COMPILER="test"', '-DPYXLA_FLAGS_DIGEST="test"'),
         *(ROOT / "tests/probe/launch_ffi.cc", ROOT / "tests/probe/launch.cu", "-o", path),
     ]

@@ -171,6 +171,7 @@ def test_proxy_is_built():
 
 def test_no_handler_allocates_device_memory():
     """XLA's scratch allocator is the only one: cudaMalloc waits for the device and cannot be captured."""
-    paths = [path for path in (ROOT / "kernels").rglob("*.c*") if path.suffix in (".cc", ".cu", ".cuh")]
+    files = (path for folder in ("kernels", "pyxla/include") for path in (ROOT / folder).rglob("*.c*"))
+    paths = [path for path in files if path.suffix in (".cc", ".cu", ".cuh")]
     assert len(paths) > 40
     assert [path for path in paths if "cudaMalloc" in path.read_text()] == []

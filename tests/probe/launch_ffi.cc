@@ -1,8 +1,8 @@
 // CUDA handlers: one whose launch the driver refuses (more threads in a block than any GPU has), and one that computes
 // through its workspace.
-#include "common/ffi/cuda.h"
-#include "common/ffi/ffi.h"
-#include "common/ffi/op_table.h"
+#include "pyxla/ffi/cuda.h"
+#include "pyxla/ffi/ffi.h"
+#include "pyxla/ffi/op_table.h"
 
 cudaError_t LaunchTooManyThreads(cudaStream_t stream, float* out);
 cudaError_t LaunchThroughWorkspace(cudaStream_t stream, const float* x, float* workspace, float* out, size_t count);

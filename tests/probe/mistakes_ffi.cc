@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "common/ffi/checks.h"
-#include "common/ffi/op_table.h"
-#include "common/host/parallel.h"
+#include "pyxla/ffi/checks.h"
+#include "pyxla/ffi/op_table.h"
+#include "pyxla/host/parallel.h"
 
 namespace {
 

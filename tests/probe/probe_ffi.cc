@@ -1,9 +1,9 @@
 // Handlers that show a test what arrived: not an op, but the other end of pyxla's lowering.
 #include <cstring>
 
-#include "common/ffi/checks.h"
-#include "common/ffi/op_table.h"
-#include "common/host/parallel.h"
+#include "pyxla/ffi/checks.h"
+#include "pyxla/ffi/op_table.h"
+#include "pyxla/host/parallel.h"
 
 namespace {
 

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "common/ffi/triton.h"
+#include "pyxla/ffi/triton.h"
 
 extern "C" {
 

@@ -3,14 +3,14 @@
 
 #include <cuda.h>
 
-#include "common/device/ptx/cluster.cuh"
-#include "common/device/ptx/mbarrier.cuh"
-#include "common/device/ptx/memory.cuh"
-#include "common/device/ptx/tma.cuh"
-#include "common/device/ptx/wgmma.cuh"
-#include "common/device/swizzle.cuh"
-#include "common/device/warp.cuh"
 #include "fused_decoder_layer/fused_decoder_layer.h"
+#include "pyxla/device/ptx/cluster.cuh"
+#include "pyxla/device/ptx/mbarrier.cuh"
+#include "pyxla/device/ptx/memory.cuh"
+#include "pyxla/device/ptx/tma.cuh"
+#include "pyxla/device/ptx/wgmma.cuh"
+#include "pyxla/device/swizzle.cuh"
+#include "pyxla/device/warp.cuh"
 
 namespace fused_decoder_layer::sm90 {
 

@@ -1,9 +1,9 @@
 // How a warp of the decode kernel feeds its ring of keys and values in shared memory.
 #pragma once
 
-#include "common/device/ptx/cp_async.cuh"
-#include "common/device/ptx/memory.cuh"
 #include "paged_attention/decode/traits.cuh"
+#include "pyxla/device/ptx/cp_async.cuh"
+#include "pyxla/device/ptx/memory.cuh"
 
 namespace paged_attention::decode {
 

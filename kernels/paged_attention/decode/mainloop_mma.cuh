@@ -2,9 +2,9 @@
 // the rows are the narrow side of the MMA.
 #pragma once
 
-#include "common/device/ptx/ldmatrix.cuh"
-#include "common/device/ptx/mma.cuh"
 #include "paged_attention/decode/query.cuh"
+#include "pyxla/device/ptx/ldmatrix.cuh"
+#include "pyxla/device/ptx/mma.cuh"
 
 namespace paged_attention::decode {
 

@@ -8,8 +8,8 @@
 
 #include <climits>
 
-#include "common/device/ptx/cp_async.cuh"
 #include "paged_attention/sequences.cuh"
+#include "pyxla/device/ptx/cp_async.cuh"
 
 namespace paged_attention::decode {
 

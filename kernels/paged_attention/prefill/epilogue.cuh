@@ -1,8 +1,8 @@
 // Values that are not finite, and O to memory.
 #pragma once
 
-#include "common/device/ptx/memory.cuh"
 #include "paged_attention/prefill/softmax.cuh"
+#include "pyxla/device/ptx/memory.cuh"
 
 namespace paged_attention {
 namespace prefill {

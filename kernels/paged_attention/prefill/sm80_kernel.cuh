@@ -9,10 +9,10 @@
 // arXiv:2307.08691.
 #pragma once
 
-#include "common/device/ptx/cp_async.cuh"
-#include "common/device/ptx/ldmatrix.cuh"
-#include "common/device/ptx/mma.cuh"
 #include "paged_attention/prefill/epilogue.cuh"
+#include "pyxla/device/ptx/cp_async.cuh"
+#include "pyxla/device/ptx/ldmatrix.cuh"
+#include "pyxla/device/ptx/mma.cuh"
 
 namespace paged_attention {
 namespace prefill {

@@ -6,9 +6,9 @@
 // Asynchrony and Low-precision", 2024, arXiv:2407.08608.
 #pragma once
 
-#include "common/device/tensor_map.h"
 #include "paged_attention/prefill/sm90_mainloop_load.cuh"
 #include "paged_attention/prefill/sm90_mainloop_mma.cuh"
+#include "pyxla/device/tensor_map.h"
 
 namespace paged_attention {
 namespace prefill {

@@ -21,12 +21,12 @@
 //   named 1, 2       the other consumer warpgroup       consumer 0, 1: their turn at the tensor cores
 #pragma once
 
-#include "common/device/ptx/cp_async.cuh"
-#include "common/device/ptx/mbarrier.cuh"
-#include "common/device/ptx/tma.cuh"
-#include "common/device/ptx/wgmma.cuh"
-#include "common/device/swizzle.cuh"
 #include "paged_attention/prefill/epilogue.cuh"
+#include "pyxla/device/ptx/cp_async.cuh"
+#include "pyxla/device/ptx/mbarrier.cuh"
+#include "pyxla/device/ptx/tma.cuh"
+#include "pyxla/device/ptx/wgmma.cuh"
+#include "pyxla/device/swizzle.cuh"
 
 namespace paged_attention {
 namespace prefill {

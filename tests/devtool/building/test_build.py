@@ -31,7 +31,7 @@ def tree(shared):
     """The shared tree with its original sources."""
     yield shared
     for folder in shared.kernels.iterdir():
-        if folder.is_dir() and folder.name not in ("one", "two", "cmake", "common"):
+        if folder.is_dir() and folder.name not in ("one", "two"):
             shutil.rmtree(folder)
     for name in ("one", "two"):
         shared.tiny_op(name)

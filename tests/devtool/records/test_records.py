@@ -33,18 +33,19 @@ def check(case: str, *, ok: bool = True, share: float | None = 0.5, **more) -> d
 def kernels(monkeypatch, tmp_path):
     """A checkout with one op."""
     monkeypatch.setattr(project, "root", lambda: tmp_path)
+    monkeypatch.setattr(project, "pyxla_folder", lambda: tmp_path / "pyxla")
     for name in (
         "one/one_ffi.cc",
         "one/cases.py",
         "one/NOTES.md",
         "one/vendor/include/theirs.h",
         "one/part/part.cuh",
-        "common/ffi.h",
-        "common/device/math.cuh",
+        "../pyxla/include/pyxla/ffi.h",
+        "../pyxla/include/pyxla/device/math.cuh",
         "_family/value.h",
         "_family/cases.py",
-        "cmake/exports.map",
-        "CMakeLists.txt",
+        "../pyxla/cmake/exports.map",
+        "../pyxla/sync.py",
     ):
         path = tmp_path / "kernels" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,9 +74,10 @@ def test_whole_run_is_read_as_it_was_kept(kernels):
 @pytest.mark.parametrize(
     ("name", "belongs"),
     [
-        *[("one/one_ffi.cc", True), ("one/cases.py", True), ("common/ffi.h", True), ("cmake/exports.map", True)],
-        *[("CMakeLists.txt", True), ("one/vendor/include/theirs.h", True), ("one/NOTES.md", False)],
-        *[("one/part/part.cuh", True), ("common/device/math.cuh", True), ("_family/value.h", True)],
+        *[("one/one_ffi.cc", True), ("one/cases.py", True), ("../pyxla/include/pyxla/ffi.h", True)],
+        *[("../pyxla/cmake/exports.map", True), ("../pyxla/sync.py", False)],
+        *[("one/vendor/include/theirs.h", True), ("one/NOTES.md", False)],
+        *[("one/part/part.cuh", True), ("../pyxla/include/pyxla/device/math.cuh", True), ("_family/value.h", True)],
         ("_family/cases.py", True),
     ],
 )

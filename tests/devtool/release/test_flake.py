@@ -77,7 +77,11 @@ def test_edit_of_one_kernel_changes_that_library_and_what_collects_it(flake, cop
 
 @needs_nix
 @pytest.mark.parametrize(
-    "name", ["kernels/rms_norm/rms_norm.py", "kernels/_rms_norm/reference.py", "README.md", "nix/check_python.py"]
+    "name",
+    [
+        *("kernels/rms_norm/rms_norm.py", "kernels/_rms_norm/reference.py", "README.md", "nix/check_python.py"),
+        *("pyxla/sync.py", "pyxla/library/find.py"),
+    ],
 )
 def test_edit_of_what_no_library_is_made_from_changes_no_library(flake, copy, name):
     copy.write(name, "# edited\n")
@@ -96,9 +100,15 @@ def test_edit_of_what_another_route_is_made_from_changes_that_library(flake, cop
 
 
 @needs_nix
-@pytest.mark.parametrize("name", ["common/ffi/op_table.h", "common/device/fresh.cuh", "_family/value.h"])
-def test_edit_of_a_shared_header_changes_every_library(flake, copy, name):
-    copy.write(f"kernels/{name}", "// edited\n")
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("pyxla/include/pyxla/ffi/op_table.h", "pyxla/include/pyxla/device/fresh.cuh"),
+        *("pyxla/cmake/exports.map", "kernels/_family/value.h"),
+    ],
+)
+def test_edit_of_what_all_libraries_share_changes_every_library(flake, copy, name):
+    copy.write(name, "// edited\n")
     before, after = flake.derivations(), copy.derivations()
     assert all(before[op] != after[op] for op in OPS)
 

@@ -102,18 +102,20 @@ def test_wheel_holds_each_op_with_its_library(contents):
 
 @pytest.mark.slow
 def test_wheel_holds_no_tests_and_no_sources(contents):
-    unwanted = re.compile(r"^tests/|/test_[^/]*$|\.(h|cc|cu|cuh|cmake|map)$|CMakeLists|^pyxla_kernels/cmake/")
-    installed = [name for name in contents if not name.startswith("devtool/scaffold/template/")]
+    unwanted = re.compile(r"^tests/|/test_[^/]*$|\.(h|cc|cu|cuh|cmake|map)$|CMakeLists|__pycache__")
+    # What others build their ops with.
+    wanted = ("devtool/scaffold/template/", "pyxla/include/", "pyxla/cmake/")
+    installed = [name for name in contents if not name.startswith(wanted)]
     assert [name for name in installed if unwanted.search(name)] == []
     assert "pyxla/__init__.py" in contents and "devtool/setup_env.py" in contents
     assert "pyxla/nn/attention.py" in contents and not [name for name in contents if name.startswith("examples")]
 
 
 @pytest.mark.slow
-def test_wheel_holds_the_templates(contents):
-    folders = ("devtool/scaffold/template/**/*", "devtool/report/template/*")
-    templates = [p for folder in folders for p in ROOT.glob(folder) if p.is_file() and p.suffix != ".pyc"]
-    assert {str(path.relative_to(ROOT)) for path in templates} <= set(contents)
+def test_wheel_holds_the_templates_the_headers_and_the_recipe(contents):
+    folders = ("devtool/scaffold/template/**/*", "devtool/report/template/*", "pyxla/include/**/*", "pyxla/cmake/*")
+    found = [p for folder in folders for p in ROOT.glob(folder) if p.is_file() and p.suffix not in (".pyc", ".md")]
+    assert {str(path.relative_to(ROOT)) for path in found} <= set(contents)
 
 
 @pytest.mark.slow

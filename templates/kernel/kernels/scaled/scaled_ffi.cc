@@ -1,8 +1,8 @@
 // Checks and the two handlers of scaled(Tensor x, float scale=1.0) -> Tensor. See scaled.h.
-#include "common/ffi/checks.h"
-#include "common/ffi/cuda.h"
-#include "common/ffi/op_table.h"
-#include "common/host/parallel.h"
+#include "pyxla/ffi/checks.h"
+#include "pyxla/ffi/cuda.h"
+#include "pyxla/ffi/op_table.h"
+#include "pyxla/host/parallel.h"
 #include "scaled/scaled.h"
 
 namespace {

@@ -1,4 +1,4 @@
-#include "common/host/dtype.h"
+#include "pyxla/host/dtype.h"
 #include "scaled/scaled.h"
 
 namespace scaled_op {

@@ -13,7 +13,7 @@
 #include <string>
 #include <typeinfo>
 
-#include "common/ffi/triton_launch.h"
+#include "pyxla/ffi/triton_launch.h"
 #include "xla/ffi/api/c_api.h"
 
 #ifndef PYXLA_WITH_CUDA

@@ -28,10 +28,10 @@ inline int64_t CeilDiv(int64_t value, int64_t divisor) { return -FloorDiv(-value
 #include <utility>
 #include <variant>
 
-#include "common/ffi/checks.h"
-#include "common/ffi/cuda.h"
-#include "common/ffi/triton_launch.h"
-#include "common/float_type.h"
+#include "pyxla/ffi/checks.h"
+#include "pyxla/ffi/cuda.h"
+#include "pyxla/ffi/triton_launch.h"
+#include "pyxla/float_type.h"
 
 namespace pyxla {
 

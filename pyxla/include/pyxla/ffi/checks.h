@@ -9,7 +9,7 @@
 #include <sstream>
 #include <string>
 
-#include "common/ffi/ffi.h"
+#include "pyxla/ffi/ffi.h"
 
 /** Returns from the handler with the error of a failed check: `PYXLA_RETURN_IF_ERROR(CheckRank(...));` */
 #define PYXLA_RETURN_IF_ERROR(check) \

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "common/device/ptx/memory.cuh"
+#include "pyxla/device/ptx/memory.cuh"
 
 namespace pyxla::ptx {
 

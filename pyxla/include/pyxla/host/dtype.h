@@ -5,9 +5,9 @@
 #include <cstring>
 #include <type_traits>
 
-#include "common/ffi/ffi.h"
-#include "common/float_type.h"
-#include "common/host/multiversion.h"
+#include "pyxla/ffi/ffi.h"
+#include "pyxla/float_type.h"
+#include "pyxla/host/multiversion.h"
 
 namespace pyxla {
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "common/device/ptx/memory.cuh"
+#include "pyxla/device/ptx/memory.cuh"
 
 namespace pyxla::ptx {
 

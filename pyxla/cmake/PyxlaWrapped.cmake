@@ -14,7 +14,7 @@ function(pyxla_find_wrapped_wheel op description)
     return()
   endif()
   execute_process(
-    COMMAND "${Python3_EXECUTABLE}" "${CMAKE_CURRENT_SOURCE_DIR}/cmake/find_wheel.py" "${WRAPPED_WHEEL}"
+    COMMAND "${Python3_EXECUTABLE}" "${CMAKE_SOURCE_DIR}/find_wheel.py" "${WRAPPED_WHEEL}"
             "${WRAPPED_INCLUDE}"
     OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   if(found STREQUAL "NONE")
@@ -45,7 +45,7 @@ endfunction()
 #
 # A library is copied to lib/<op>.wrapped/, where the op's library finds it by its rpath. wrapped.cmake checks it first.
 function(pyxla_wrap op description digest_source wheel_headers)
-  target_include_directories(${op} SYSTEM PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}/${op}/vendor" ${wheel_headers})
+  target_include_directories(${op} SYSTEM PRIVATE "${PYXLA_KERNELS_DIR}/${op}/vendor" ${wheel_headers})
   file(READ "${description}" text)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${description}")
   string(JSON library ERROR_VARIABLE error GET "${text}" library)
@@ -55,7 +55,7 @@ function(pyxla_wrap op description digest_source wheel_headers)
     OUTPUT "${checked}"
     COMMAND "${CMAKE_COMMAND}" -D "OP=${op}" -D "WRAPPED=${description}" -D "NM=${CMAKE_NM}"
             -D "PROCESSOR=${CMAKE_SYSTEM_PROCESSOR}" -D "FOLDER=${folder}" -D "OUTPUT=${checked}"
-            -P "${CMAKE_CURRENT_SOURCE_DIR}/cmake/wrapped.cmake"
+            -P "${CMAKE_SOURCE_DIR}/wrapped.cmake"
     # Written anew whenever a source comes, goes or changes.
     DEPENDS "${digest_source}"
     COMMENT "Checking what ${op} wraps"
@@ -65,6 +65,6 @@ function(pyxla_wrap op description digest_source wheel_headers)
     target_link_libraries(${op} PRIVATE "-L${folder}" "-l:${library}")
     # All symbols at once: one that is missing shows when the library is loaded, not at the first call.
     target_link_options(${op} PRIVATE "LINKER:-z,now" "LINKER:-rpath,$ORIGIN/${op}.wrapped")
-    install(DIRECTORY "${folder}" DESTINATION "pyxla_kernels/${op}")
+    install(DIRECTORY "${folder}" DESTINATION "${PYXLA_PACKAGE}/${op}")
   endif()
 endfunction()

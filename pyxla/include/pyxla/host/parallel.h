@@ -9,7 +9,7 @@
 #include <memory>
 #include <mutex>
 
-#include "common/ffi/ffi.h"
+#include "pyxla/ffi/ffi.h"
 
 namespace pyxla {
 

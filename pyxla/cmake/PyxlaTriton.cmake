@@ -36,10 +36,10 @@ function(pyxla_add_triton op)
   add_custom_command(
     OUTPUT "${folder}/launch.cc"
     BYPRODUCTS "${folder}/${op}/triton_kernels.h"
-    COMMAND "${Python3_EXECUTABLE}" "${CMAKE_CURRENT_SOURCE_DIR}/cmake/triton_compile.py" ${op}
-            --source "${CMAKE_CURRENT_SOURCE_DIR}/${op}/triton_kernels.py" --architectures "${architectures}"
+    COMMAND "${Python3_EXECUTABLE}" "${CMAKE_SOURCE_DIR}/triton_compile.py" ${op}
+            --source "${PYXLA_KERNELS_DIR}/${op}/triton_kernels.py" --architectures "${architectures}"
             --fatbinary "${PYXLA_FATBINARY}" --output "${folder}"
-    DEPENDS "${op}/triton_kernels.py" cmake/triton_compile.py cmake/triton_launcher.py cmake/triton_spec.py
+    DEPENDS "${PYXLA_KERNELS_DIR}/${op}/triton_kernels.py" triton_compile.py triton_launcher.py triton_spec.py
     COMMENT "Compiling the Triton kernels of ${op}"
     VERBATIM)
   set(architectures "${architectures}" PARENT_SCOPE)

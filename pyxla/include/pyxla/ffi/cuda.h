@@ -8,7 +8,7 @@
 #include <sstream>
 #include <utility>
 
-#include "common/ffi/ffi.h"
+#include "pyxla/ffi/ffi.h"
 
 namespace pyxla {
 

@@ -15,7 +15,7 @@ def header(op: str, variants: list[Variant]) -> str:
     return f"""{_NOTE.format(op=op)}#pragma once
 
 #if PYXLA_WITH_CUDA
-#include "common/ffi/triton.h"
+#include "pyxla/ffi/triton.h"
 
 namespace {op}_kernels {{
 {functions}

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/ceil_div.h"
+#include "pyxla/ceil_div.h"
 
 namespace pyxla {
 
