@@ -103,7 +103,7 @@ def folder_of(op: str) -> str:
 
 
 def device_targets() -> list[str]:
-    """What is built for the CUDA device in addition to the ops, if pyxla is this checkout's (PYXLA_DEVICE in CMake)."""
+    """What is built for the CUDA device in addition to the ops, if pyxla is this checkout's, as CMake decides too."""
     return ["pjrt_proxy", "set_device"] if pyxla_folder().parent == root() else []
 
 

@@ -150,6 +150,7 @@ def test_installed_library_without_a_manifest(installed):
 def test_library_compiled_by_hand_is_known_by_its_sources(tmp_path, monkeypatch):
     kernels = tmp_path / "kernels"
     shutil.copytree(ROOT / "kernels", kernels)
+    (tmp_path / "pyproject.toml").touch()
     (tmp_path / "build/lib").mkdir(parents=True)
     shutil.copy(BUILT / "libsimple_add.so", tmp_path / "build/lib")
     monkeypatch.setattr(find, "kernels_folder", lambda: kernels)
