@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 
 from devtool.errors import DevtoolError
+from devtool.pyxla_files import load_file
 
 
 def pick_device(where: str, wanted: str) -> str:
@@ -25,7 +26,7 @@ def pick_device(where: str, wanted: str) -> str:
 def has_cuda_device() -> bool:
     """Whether CUDA's driver sees a GPU."""
     try:
-        driver = ctypes.CDLL("libcuda.so.1")
+        driver = load_file("pjrt/driver.py").load()
     except OSError:
         return False
     count = ctypes.c_int(0)

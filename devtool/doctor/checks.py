@@ -231,7 +231,7 @@ class Doctor:
         self._gpus = [(name, tuple(capability)) for name, capability in found["gpus"]]
         if found["problem"]:
             raise Problem(*found["problem"])
-        return f"for CUDA {dotted(found['version'])}"
+        return f"for CUDA {dotted(found['version'])}, from {found['origin']}"
 
     def _call(self, device: str) -> str:
         found = self._called if device == "CPU" else None

@@ -70,12 +70,12 @@ def cuda_libraries() -> tuple[str, ...]:
 
 
 def driver() -> dict[str, Any]:
-    """The GPUs, the driver's CUDA version, and what the plugin finds wrong with it: message and hint, or None."""
+    """The GPUs, the driver's CUDA version and origin, and what the plugin finds wrong: message and hint, or None."""
     from pyxla.errors import PyxlaError
-    from pyxla.pjrt import cuda_plugin
+    from pyxla.pjrt import cuda_plugin, driver
 
     gpus = [(gpu.name, gpu.capability) for gpu in cuda_plugin.gpus()]
-    found = {"gpus": gpus, "version": cuda_plugin.driver_version(), "problem": None}
+    found = {"gpus": gpus, "version": cuda_plugin.driver_version(), "origin": driver.origin(), "problem": None}
     with contextlib.suppress(PyxlaError):  # without a plugin every driver will do
         plugin = cuda_plugin.find_plugin()
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 import shutil
@@ -18,6 +17,7 @@ from pathlib import Path
 from devtool.building.build import find_nvcc, in_wheel
 from devtool.errors import DevtoolError
 from devtool.processes import locate, run_lines
+from devtool.pyxla_files import load_file
 
 # Class of instructions -> how their names begin. The first match counts; REST is for those without a match.
 CLASSES = {
@@ -171,17 +171,8 @@ def _class_of(instruction: str) -> str:
 @cache
 def source_name(symbol: str) -> str:
     """The name in the source, without namespace and parameters: `Kernel<float, 4>`; other symbols do not change."""
-    with contextlib.suppress(OSError, AttributeError):
-        library = ctypes.CDLL("libstdc++.so.6")
-        demangle, free = library["__cxa_demangle"], ctypes.CDLL(None).free
-        demangle.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-        status = ctypes.c_int()
-        made = demangle(symbol.encode(), None, None, ctypes.byref(status))
-        if made:
-            text = ctypes.string_at(made).decode()
-            free(made)
-            return _without_parameters(text)
-    return symbol
+    name = load_file("library/kernel_names.py").demangled(symbol)
+    return symbol if name == symbol else _without_parameters(name)
 
 
 def _without_parameters(text: str) -> str:

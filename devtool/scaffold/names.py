@@ -21,9 +21,9 @@ assert errno linux main stderr stdin stdout unix
 """
 # Targets of CMake and ninja, other names in kernels/ and in an op folder, and other packages of the flake.
 _BUILD_WORDS = """
-all cases clean cmake codegen common conftest default depend devtool docs edit_cache help install kernels
+all cases clean codegen conftest default depend devtool docs edit_cache help install kernels
 list_install_components package package_source pjrt_proxy preinstall python rebuild_cache set_device test triton_kernels
-uninstall wheel
+toolchain uninstall wheel
 """
 # lib<name>.so would be mistaken for a library that torch or CUDA loads by that name.
 _LIBRARIES = """

@@ -6,10 +6,13 @@ A kernel in a command buffer can be identified only by its name: XLA's profile a
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import re
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
-__all__ = ["kernel_names"]
+__all__ = ["demangled", "kernel_names"]
 
 # A cubin has a section of machine code for each kernel.
 _SECTION = re.compile(rb"\0\.text\.([\w$]+)(?=\0)")
@@ -21,16 +24,28 @@ def kernel_names(library: Path) -> frozenset[str]:
     Args:
         library: path of an op's library, whose machine code must not be compressed.
     """
-    return frozenset(_demangled(name) for name in _SECTION.findall(library.read_bytes()))
+    return frozenset(demangled(name.decode()) for name in _SECTION.findall(library.read_bytes()))
 
 
-def _demangled(name: bytes) -> str:
-    runtime, free = ctypes.CDLL("libstdc++.so.6"), ctypes.CDLL(None).free
-    runtime.__cxa_demangle.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    text = runtime.__cxa_demangle(name, None, None, None)
-    if not text:  # a C name
-        return name.decode()
+def demangled(name: str) -> str:
+    """A C++ name as in the source, with namespaces and parameters; any other name does not change."""
+    demangle, free = _demangler()
+    text = demangle(name.encode(), None, None, None)
+    if not text:
+        return name
     try:
         return ctypes.string_at(text).decode()
     finally:
         free(text)
+
+
+@cache
+def _demangler() -> tuple[Callable, Callable]:
+    """The C++ runtime's function, and free() for its results.
+
+    Nix's loader does not find libstdc++.so.6 by name. torch's libc10 is linked to torch's C++ runtime.
+    """
+    (torch,) = importlib.util.find_spec("torch").submodule_search_locations
+    demangle, free = ctypes.CDLL(f"{torch}/lib/libc10.so")["__cxa_demangle"], ctypes.CDLL(None)["free"]
+    demangle.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    return demangle, free

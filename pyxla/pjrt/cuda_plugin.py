@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from pyxla.errors import PyxlaError, mismatch
+from pyxla.pjrt import driver
 from pyxla.pjrt.platform import requested_device
 
 # Tested with 0.76 (jax-cuda13-pjrt 0.7.2) and 0.115 (0.11.2).
@@ -142,18 +143,16 @@ def gpus() -> tuple[Gpu, ...]:
         PyxlaError: no driver, one that does not start, or no GPU.
     """
     try:
-        driver = ctypes.CDLL("libcuda.so.1")
+        cuda = driver.load()
     except OSError as error:
-        raise PyxlaError(
-            mismatch("CUDA", "driver", "libcuda.so.1", error), "install NVIDIA's driver, or set PJRT_DEVICE=CPU"
-        ) from error
+        raise PyxlaError(mismatch("CUDA", "driver", "libcuda.so.1", error), driver.install_hint()) from error
     count = ctypes.c_int()
-    for status in (driver.cuInit(0), driver.cuDeviceGetCount(ctypes.byref(count))):
+    for status in (cuda.cuInit(0), cuda.cuDeviceGetCount(ctypes.byref(count))):
         if status == _NO_DEVICE:
             break
         if status:
             text = ctypes.c_char_p()
-            driver.cuGetErrorString(status, ctypes.byref(text))
+            cuda.cuGetErrorString(status, ctypes.byref(text))
             got = (text.value or b"no text").decode()
             raise PyxlaError(
                 mismatch("CUDA", "driver", "one that starts", f"error {status}: {got}"), "nvidia-smi says more"
@@ -162,17 +161,17 @@ def gpus() -> tuple[Gpu, ...]:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         got = "none" if visible is None else f"none with CUDA_VISIBLE_DEVICES={visible!r}"
         raise PyxlaError(mismatch("CUDA", "device", "a GPU", got), "set PJRT_DEVICE=CPU, or make a GPU visible")
-    return tuple(_gpu(driver, index) for index in range(count.value))
+    return tuple(_gpu(cuda, index) for index in range(count.value))
 
 
-def _gpu(driver: ctypes.CDLL, index: int) -> Gpu:
+def _gpu(cuda: ctypes.CDLL, index: int) -> Gpu:
     device, name = ctypes.c_int(), ctypes.create_string_buffer(256)
-    driver.cuDeviceGet(ctypes.byref(device), index)
-    driver.cuDeviceGetName(name, len(name), device)
+    cuda.cuDeviceGet(ctypes.byref(device), index)
+    cuda.cuDeviceGetName(name, len(name), device)
     capability = []
     for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
         value = ctypes.c_int()
-        driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+        cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
         capability.append(value.value)
     return Gpu(name.value.decode(), (capability[0], capability[1]))
 
@@ -180,7 +179,7 @@ def _gpu(driver: ctypes.CDLL, index: int) -> Gpu:
 def driver_version() -> tuple[int, int]:
     """The newest CUDA version that the driver can run. Call `gpus` before, which checks that there is a driver."""
     version = ctypes.c_int()
-    ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    driver.load().cuDriverGetVersion(ctypes.byref(version))
     return version.value // 1000, version.value % 1000 // 10
 
 

@@ -15,6 +15,7 @@ import torch
 
 from pyxla.errors import PyxlaError, mismatch
 from pyxla.library.find import Library, find_library
+from pyxla.pjrt import cuda_plugin
 from pyxla.testing.call_frame import Buffer
 from pyxla.testing.direct_call import in_order, prepare, without_data
 from pyxla.torch_ops.custom_op import CustomOp
@@ -120,6 +121,7 @@ class CupyMemory:
     """GPU memory of CuPy's, and a stream."""
 
     def __init__(self) -> None:
+        cuda_plugin.gpus()  # loads the driver, which CuPy and the op's library open by name
         try:
             import cupy
         except ImportError as error:

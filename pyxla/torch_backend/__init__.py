@@ -15,14 +15,19 @@ ends. In a program with torch_xla, TORCH_WARM_POOL=0 makes inductor start them w
 The faster import is for torch 2.8.0 and torch_xla 2.8.1. The import of other versions, or of any version with
 PYXLA_DEFERRED_IMPORT=0, is not changed.
 
+With PJRT_DEVICE=CUDA it also loads NVIDIA's driver, which Nix's loader does not find by name. The import of torch_xla
+begins with torch's search for a GPU, before it imports pyxla, and torch searches once.
+
 This is a package of its own, pyxla_torch_backend, because importing pyxla here would define every op in every program
 that imports torch.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
+import importlib.util
 import os
 import sys
 from collections.abc import Iterator
@@ -46,6 +51,8 @@ _thresholds: tuple[int, int, int] | None = None
 def load() -> None:
     """Prepares for torch_xla, which may be importing torch now, or may be imported later or never."""
     _load_library()
+    if os.environ.get("PJRT_DEVICE") == "CUDA":
+        _load_driver()
     if "torch_xla" not in sys.modules:
         around_load("torch_xla", _faster_import)
     elif _is_wanted():
@@ -115,3 +122,14 @@ def _load_library() -> None:
         if (folder / _LIBRARY).is_file():
             ctypes.CDLL(str(folder / _LIBRARY), mode=ctypes.RTLD_GLOBAL)
             return
+
+
+def _load_driver() -> None:
+    """Runs pyxla/pjrt/driver.py without `import pyxla`. If there is no driver, pyxla says so later."""
+    if package := importlib.util.find_spec("pyxla"):
+        path = Path(package.submodule_search_locations[0], "pjrt/driver.py")
+        spec = importlib.util.spec_from_file_location("pyxla_torch_backend.driver", path)
+        driver = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(driver)
+        with contextlib.suppress(OSError):
+            driver.load()

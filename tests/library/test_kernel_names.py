@@ -1,5 +1,8 @@
 """Kernel names from libraries, and the breakdown of a profile whose command buffers give only kernel names."""
 
+import subprocess
+from pathlib import Path
+
 import pytest
 from jaxlib._profile_data import ProfileData
 from pyxla_kernels.rms_norm.rms_norm import rms_norm
@@ -8,6 +11,7 @@ import pyxla
 from pyxla.inspection.profile import DeviceTimes, kernels_in, profiling
 from pyxla.library.kernel_names import kernel_names
 from pyxla.library.op_table import read_op_table
+from tests.bare_loader import BareLoader
 from tests.conftest import ROOT
 from tests.layers.test_imports import LIBRARIES
 
@@ -48,6 +52,32 @@ def test_names_of_c_and_cpp(tmp_path):
     library = tmp_path / "liba.so"
     library.write_bytes(b"\x7fELF\0.text._Z1kPfi\0.text.rows\0.text\0text.other\0.text.half")
     assert kernel_names(library) == {"k(float*, int)", "rows"}
+
+
+def test_demangler_under_a_loader_that_does_not_find_the_runtime(tmp_path):
+    """Nix's loader finds libstdc++ only by the RUNPATH of a library that is linked to it, such as torch's libc10."""
+    found = subprocess.check_output(["g++", "-print-file-name=libstdc++.so.6"], text=True).strip()
+    (tmp_path / "gcc").mkdir()
+    (tmp_path / "gcc/libstdc++.so.6").symlink_to(Path(found).resolve())
+    library = tmp_path / "torch/lib/libc10.so"
+    library.parent.mkdir(parents=True)
+    (tmp_path / "torch/__init__.py").write_text("raise AssertionError('imported')")
+    command = ["g++", "-shared", "-Wl,--no-as-needed", f"-Wl,-rpath,{tmp_path}/gcc", "-x", "c++", "-", "-o", library]
+    subprocess.run(command, input="int nothing;", text=True, check=True)
+    script = """import ctypes, importlib.util, sys
+try:
+    print(ctypes.CDLL("libstdc++.so.6"))
+except OSError as error:
+    print(error)
+spec = importlib.util.spec_from_file_location("kernel_names", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+print(module.demangled("_Z1kPfi"), module.demangled("rows"))"""
+    loader = BareLoader(tmp_path, (library,), without=("libstdc++.so.6",))
+    assert loader.run(script, ROOT / "pyxla/library/kernel_names.py", PYTHONPATH=str(tmp_path)) == [
+        "libstdc++.so.6: cannot open shared object file: No such file or directory",
+        "k(float*, int) rows",
+    ]
 
 
 PROFILE = """

@@ -71,6 +71,18 @@ def test_torch_alone_is_left_as_it_is(asks):
     assert done.stdout == "True False\n"
 
 
+@pytest.mark.parametrize("device", ["CUDA", "CPU"])
+def test_driver_is_loaded_before_torch_searches_for_a_gpu(tmp_path, device):
+    """torch keeps what its first search found, also when there is a driver later."""
+    (tmp_path / "pyxla/pjrt").mkdir(parents=True)
+    (tmp_path / "pyxla/__init__.py").write_text("raise AssertionError('imported')")
+    (tmp_path / "pyxla/pjrt/driver.py").write_text("def load():\n    print('driver')\n    raise OSError('no driver')\n")
+    script = "import torch; print('torch')"
+    env = {**os.environ, "PJRT_DEVICE": device}
+    said = subprocess.check_output([sys.executable, "-c", script], cwd=tmp_path, env=env, text=True)
+    assert said == ("driver\ntorch\n" if device == "CUDA" else "torch\n")
+
+
 @pytest.mark.slow
 @with_triton
 def test_a_choice_of_the_user_stays():
