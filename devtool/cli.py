@@ -13,6 +13,7 @@ from devtool.commands.build import build
 from devtool.commands.docs import docs
 from devtool.commands.doctor import doctor
 from devtool.commands.hlo import hlo
+from devtool.commands.init import init
 from devtool.commands.list_ops import list_ops
 from devtool.commands.lock import lock
 from devtool.commands.new_op import new_op
@@ -36,6 +37,7 @@ def cli() -> None:
 
 
 for command in (
+    init,
     new_op,
     build,
     test,

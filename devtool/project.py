@@ -1,4 +1,4 @@
-"""Where things are in the checkout: its root, the op folders, build folders and libraries."""
+"""Where things are in the repository: its root, the op folders, build folders and libraries."""
 
 from __future__ import annotations
 
@@ -10,29 +10,43 @@ from functools import cache
 from pathlib import Path
 
 from devtool.errors import DevtoolError, unknown
+from devtool.repository import Repository, find_repository, make_importable
 
 
 @cache
-def root() -> Path:
-    """The checkout that contains this file, else (if devtool is installed) the one that contains the working directory.
+def repository() -> Repository:
+    """The repository that contains the working directory, else the checkout of pyxla that contains this file.
+
+    From then on Python can import its package.
 
     Raises:
-        DevtoolError: there is no checkout.
+        DevtoolError: there is none, or it is not what devtool can work with.
     """
-    here = Path(__file__).resolve().parent.parent
-    working = Path.cwd()
-    for folder in (here, working, *working.parents):
-        if (folder / "kernels").is_dir() and (folder / "pyproject.toml").is_file():
-            return folder
-    raise DevtoolError(
-        f"devtool: checkout: expected kernels/ and pyproject.toml in {working} or above it, got none",
-        "cd into a checkout of pyxla",
-    )
+    here, working = Path(__file__).resolve().parent.parent, Path.cwd()
+    is_checkout = (here / "kernels").is_dir() and not working.is_relative_to(here)
+    found = find_repository(working, otherwise=here if is_checkout else None)
+    make_importable(found)
+    return found
+
+
+def root() -> Path:
+    """The root of the repository."""
+    return repository().root
 
 
 def kernels() -> Path:
     """The folder that contains the op folders."""
-    return root() / "kernels"
+    return repository().kernels
+
+
+def module(folder: str, file: str | None = None) -> str:
+    """The name of a module in an op's folder, by default of the file with the op."""
+    return f"{repository().package}.{folder}.{file or folder}"
+
+
+def qualified(op: str) -> str:
+    """The name of an op or a folder with the namespace: what pyxla finds it by, whatever other packages have."""
+    return f"{repository().namespace}::{op}"
 
 
 def pyxla_folder() -> Path:

@@ -16,15 +16,10 @@ from functools import cache
 from pathlib import Path
 
 from pyxla.errors import DefinitionError, mismatch
+from pyxla.namespaces import GROUP, NAMESPACE, namespace_problem
 
-__all__ = ["KernelPackage"]
+__all__ = ["NAMESPACE", "KernelPackage"]
 
-GROUP = "pyxla.kernels"
-#: The namespace of pyxla's own ops, and of ops that are declared outside of every kernel package.
-NAMESPACE = "xla_gpu"
-# Namespaces of torch, of its libraries and of XLA that do not begin with "torch".
-_TAKEN = {"aten", "prim", "prims", "c10d", "c10d_functional", "quantized", "mkldnn", "onednn", "mkl", "inductor"}
-_TAKEN |= {"rngprims", "debugprims", "profiler", "static_runtime", "xla", "pyxla", "cuda", "cpu"}
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -114,12 +109,9 @@ def check_namespace(namespace: str, package: str) -> None:
         namespace: such as "my_kernels".
         package: the name of the kernel package, for the message.
     """
-    hint = f'[project.entry-points."{GROUP}"] in the pyproject.toml of {package} names it: my_kernels = "{package}"'
-    if not _NAME.fullmatch(namespace):
-        message = mismatch(package, "namespace", "lower-case letters, digits and _, a letter first", repr(namespace))
-        raise DefinitionError(message, hint)
-    if namespace in _TAKEN or namespace.startswith("torch"):
-        raise DefinitionError(mismatch(package, "namespace", "one that torch does not have", namespace), hint)
+    if problem := namespace_problem(namespace):
+        hint = f'[project.entry-points."{GROUP}"] in the pyproject.toml of {package} names it'
+        raise DefinitionError(mismatch(package, "namespace", problem, repr(namespace)), hint)
 
 
 def implemented_op(kernels: Path, folder: str) -> str | None:

@@ -99,7 +99,7 @@ def _measure(selection: Selection, options: Options | None, reader: _Reader, ext
     environment = dict(os.environ)
     if options is not None:
         environment["LD_PRELOAD"] = preload("bench", build_ops(_folders(selection), options))
-    command = [sys.executable, "-P", "-m", "pyxla.benchmark", *ops, "--device", device]
+    command = [sys.executable, "-P", "-m", "pyxla.benchmark", *map(project.qualified, ops), "--device", device]
     command += ["--rounds", str(selection.rounds), *extra]
     command += [word for name in selection.cases for word in ("--case", name)]
     command += [word for name in selection.layers for word in ("--layer", name)]

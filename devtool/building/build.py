@@ -168,7 +168,8 @@ def _configure(folder: Path, options: Options) -> str:
     _require_compiler()
     command = [
         cmake, "-G", "Ninja", "-S", str(project.pyxla_folder() / "cmake"), "-B", str(folder),
-        f"-DPYXLA_KERNELS={project.kernels()}", f"-DCMAKE_MAKE_PROGRAM={ninja}",
+        f"-DPYXLA_KERNELS={project.kernels()}", f"-DPYXLA_NAMESPACE={project.repository().namespace}",
+        f"-DCMAKE_MAKE_PROGRAM={ninja}",
         f"-DPython3_EXECUTABLE={sys.executable}", f"-DPYXLA_LIBRARY_DIR={project.library_folder(options.sanitize)}",
         f"-DPYXLA_CUDA={options.cuda.upper()}", f"-DPYXLA_SANITIZE={options.sanitize or ''}",
     ]  # fmt: skip

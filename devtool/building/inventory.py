@@ -23,11 +23,12 @@ def inventory() -> list[dict[str, Any]]:
 
     import pyxla  # noqa: F401 - defines the ops
 
+    namespace = getattr(torch.ops, project.repository().namespace)
     entries, implements = [], project.implementations()
     ops = [folder for folder in project.op_names() if folder not in implements]
     for folder in dict.fromkeys([*project.with_implementations(ops), *implements]):
         op, _, implementation = project.op_of_folder(folder).partition(".")
-        overload = getattr(getattr(torch.ops.xla_gpu, op, None), implementation or "default", None)
+        overload = getattr(getattr(namespace, op, None), implementation or "default", None)
         schema = str(overload._schema) if overload else None
         entries.append({"op": folder, "implements": implements.get(folder), "schema": schema} | library_state(folder))
     return entries
@@ -39,12 +40,13 @@ def library_state(op: str) -> dict[str, Any]:
     from pyxla.library.find import check_fresh, library_path, load_library
     from pyxla.library.manifest import read_manifest
 
-    found = library_path(op)
+    namespace = project.repository().namespace
+    found = library_path(op, namespace)
     if found is None:
         return _entry("not built", f"devtool build {op}", None)
     path, origin = found
     try:
-        library, manifest = load_library(op, path, origin), read_manifest(path)
+        library, manifest = load_library(op, path, origin, namespace), read_manifest(path)
     except LibraryError as error:
         return _entry("corrupt", error.message, path)
     try:

@@ -25,9 +25,9 @@ def detailed(folders: Sequence[str]) -> list[dict[str, Any]]:
 
 def _details(folder: str, home: str) -> dict[str, Any]:
     try:
-        cases = importlib.import_module(f"pyxla_kernels.{home}.cases")
+        cases = importlib.import_module(project.module(home, "cases"))
     except ModuleNotFoundError as error:
-        if error.name != f"pyxla_kernels.{home}.cases":
+        if error.name != project.module(home, "cases"):
             raise
         cases = None
     from pyxla.testing.case import cases_of
@@ -37,7 +37,7 @@ def _details(folder: str, home: str) -> dict[str, Any]:
     return {
         "ops": [
             {"name": op.name, "schema": op.schema.text, "target": op.target, "cases": len(cases_of(op)) if cases else 0}
-            for op in ops_of_library(folder)
+            for op in ops_of_library(folder, project.repository().namespace)
         ],
         "bad_inputs": len([b for name, found in vars(cases).items() if name.endswith("BAD_INPUTS") for b in found])
         if cases

@@ -28,9 +28,9 @@ def load_cases(op_name: str) -> list[Any]:
     os.environ.setdefault("PJRT_DEVICE", "CPU")
     wanted = f"kernels/{home}/cases.py"
     try:
-        importlib.import_module(f"pyxla_kernels.{home}.cases")
+        importlib.import_module(project.module(home, "cases"))
     except ModuleNotFoundError as error:
-        if error.name != f"pyxla_kernels.{home}.cases":
+        if error.name != project.module(home, "cases"):
             raise
         hint = "copy kernels/simple_add/cases.py and adapt it"
         raise DevtoolError(f"hlo: {op_name}: expected {wanted}, got none", hint) from None
@@ -38,8 +38,8 @@ def load_cases(op_name: str) -> list[Any]:
     from pyxla.torch_ops import discovery
     from pyxla.torch_ops.custom_op import find_op
 
-    discovery.load_op(folder)
-    op = find_op(op_name)
+    discovery.load_op(folder, project.repository().namespace)
+    op = find_op(project.qualified(op_name))
     if not (cases := cases_of(op)):
         message = f"hlo: {op_name}: expected a case in {cases_name(op)} of {wanted}, got none"
         raise DevtoolError(message, "kernels/simple_add/cases.py is an example")
@@ -62,7 +62,7 @@ def _computes(op_name: str, case: Any) -> bool:
     from pyxla.testing.direct_call import in_order, without_data
     from pyxla.torch_ops.custom_op import find_op
 
-    op, arguments = find_op(op_name), case.arguments()
+    op, arguments = find_op(project.qualified(op_name)), case.arguments()
     results = op.infer_results(without_data(in_order(op, arguments)))
     return any(tensor.numel() for tensor in (*results, *(arguments[a.name] for a in op.schema.mutated)))
 
@@ -76,7 +76,7 @@ def inspect_case(op_name: str, case: Any) -> tuple[str, Any]:
     from pyxla.inspection.inspection import inspecting
     from pyxla.torch_ops.custom_op import find_op
 
-    op = find_op(op_name)
+    op = find_op(project.qualified(op_name))
     device = torch_xla.device()
     arguments = case.arguments()
     on_xla = {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}

@@ -85,7 +85,7 @@ def _ops(op: str) -> list[dict[str, str]]:
     """Schema and first paragraph of the docstring of each op that the folder's Python file declares."""
     from pyxla.torch_ops.custom_op import CustomOp
 
-    module = importlib.import_module(f"pyxla_kernels.{op}.{op}")
+    module = importlib.import_module(project.module(op))
     return [
         {"name": o.name, "schema": f"{o.name}{o.schema.text}", "about": (inspect.getdoc(o) or "").partition("\n\n")[0]}
         for o in vars(module).values()

@@ -16,6 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from devtool import project
 from devtool.errors import MISUSED, DevtoolError
 from devtool.processes import locate
+from devtool.repository import Repository
 from devtool.scaffold.names import op_problem
 from devtool.scaffold.schema import Schema
 
@@ -84,12 +85,14 @@ def write_op(op: Folder) -> Path:
 
 
 @contextmanager
-def rendered(op: Folder, beside: Path | None) -> Iterator[Path]:
+def rendered(op: Folder, beside: Path | None, repository: Repository | None = None) -> Iterator[Path]:
     """A folder with the files of a new op or implementation, removed at the end unless it was renamed.
 
     Args:
         beside: where to make it; None is the system's folder for temporary files.
+        repository: the op's; None is the one that devtool works in.
     """
+    repository = repository or project.repository()
     # The dot hides it from code that lists the ops. The folder inside has the permissions that the user's umask leaves.
     prefix = f".new-{op.name}-"
     with tempfile.TemporaryDirectory(prefix=prefix, dir=beside, ignore_cleanup_errors=True) as hidden:
@@ -102,17 +105,16 @@ def rendered(op: Folder, beside: Path | None) -> Iterator[Path]:
         for template in (path for part in _FOLDERS[op.route] for path in (_TEMPLATES / part).glob("*.jinja")):
             name = template.name.removesuffix(".jinja").replace("NAME", op.name)
             source = template.relative_to(_TEMPLATES).as_posix()
-            (folder / name).write_text(environment.get_template(source).render(op=op))
+            (folder / name).write_text(environment.get_template(source).render(op=op, repository=repository))
         for path, name in op.copies.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, folder / name)
-        _format(folder)
+        _format(folder, repository.root)
         yield folder
 
 
-def _format(folder: Path) -> None:
-    """Formats the files as .ci/run wants them. Without the formatters they stay as in the templates."""
-    root = project.root()
+def _format(folder: Path, root: Path) -> None:
+    """Formats the files by the repository's settings. Without the formatters they stay as in the templates."""
     cpp = [str(path) for path in folder.iterdir() if path.suffix in (".h", ".cc", ".cu")]
     commands = [
         ["clang-format", f"--style=file:{root / '.clang-format'}", "-i", *cpp],

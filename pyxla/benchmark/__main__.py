@@ -53,6 +53,7 @@ def run(options: argparse.Namespace, folder: Path, channel: TextIO) -> None:
     from pyxla import hlo
     from pyxla.benchmark import run as runs
     from pyxla.errors import PyxlaError
+    from pyxla.packages import split_name
 
     # Before XLA's first computation: the custom calls of a compiled step are counted in its module.
     if hlo.dump_folder() is None:
@@ -60,7 +61,7 @@ def run(options: argparse.Namespace, folder: Path, channel: TextIO) -> None:
     folders = with_implementations(options.ops)
     plan = [(op, bench) for op in folders for bench in benches(op) if options.device in bench.devices]
     if options.list:
-        send(plan=[{"op": op, "case": bench.name, "why": bench.why} for op, bench in plan])
+        send(plan=[{"op": split_name(op)[1], "case": bench.name, "why": bench.why} for op, bench in plan])
         return
     known = sorted({bench.name for _, bench in plan})
     for name in options.cases:
@@ -72,13 +73,12 @@ def run(options: argparse.Namespace, folder: Path, channel: TextIO) -> None:
         send(problem="none")
         return
     layers = options.layers or list(runs.LAYERS)
-    send(plan=[{"op": op, "case": bench.name, "why": bench.why} for op, bench in plan],
+    send(plan=[{"op": split_name(op)[1], "case": bench.name, "why": bench.why} for op, bench in plan],
          steps=2 * runs.RATES + sum(
              runs.steps_of(bench, layers, options.rounds, len(folders[op])) for op, bench in plan))  # fmt: skip
     try:
         from pyxla.benchmark.cuda import cuda_device
         from pyxla.benchmark.host import HostDevice
-        from pyxla.packages import split_name
         from pyxla.torch_ops.custom_op import find_op
 
         device = HostDevice() if options.device == "cpu" else cuda_device()
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace, folder: Path, channel: TextIO) -> None:
             importlib.import_module(module_of(folder))
         for op, bench in plan:
 
-            def tell(what: str, where: str = f"{op} {bench.name}") -> None:
+            def tell(what: str, where: str = f"{split_name(op)[1]} {bench.name}") -> None:
                 send(tell=f"{where}: {what}")
 
             libraries = [split_name(folder)[1] for folder in folders[op]]
