@@ -45,7 +45,7 @@ autosummary_generate = False
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 
-hawkmoth_root = str(ROOT / "kernels")
+hawkmoth_root = str(ROOT)
 hawkmoth_clang = clang_arguments()
 # Only its search path for the standard headers is asked for.
 hawkmoth_compiler = os.environ.get("CXX", "c++")

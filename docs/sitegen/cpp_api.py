@@ -38,7 +38,7 @@ def write(site: Site) -> None:
         text = f"# {name}\n\n" + "\n\n".join(about)
         text += f"\n\nThe file: [{name}](../../{site.show(header.relative_to(ROOT).as_posix())}).\n\n"
         if "/**" in header.read_text():
-            text += f"```{{eval-rst}}\n.. cpp:autodoc:: {name}\n```\n"
+            text += f"```{{eval-rst}}\n.. cpp:autodoc:: {header.relative_to(ROOT).as_posix()}\n```\n"
         site.write(f"reference/cpp/{header.name}.md", text)
     overview = site.document("docs/reference/cpp.md")
     toctree = "\n```{toctree}\n:hidden:\n:glob:\n\ncpp/*\n```\n"
