@@ -32,7 +32,8 @@
       };
       # What that template calls: the packages of the op folders in `kernels`, and a check that runs a script with them.
       lib = {
-        kernelPackages = { system, kernels, cuda ? true }: (scopeOf system).kernelPackages { inherit kernels cuda; };
+        kernelPackages = { system, kernels, cuda ? true, namespace ? "xla_gpu" }:
+          (scopeOf system).kernelPackages { inherit kernels cuda namespace; };
         kernelCheck = { system, kernels, script }: (scopeOf system).kernelCheck { inherit kernels script; };
       };
     };

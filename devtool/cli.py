@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import signal
 import sys
 
 import click
 
+from devtool import project
 from devtool.commands.bench import bench
 from devtool.commands.build import build
 from devtool.commands.docs import docs
@@ -34,6 +36,10 @@ def cli() -> None:
     \b
     Example: devtool test rms_norm
     """
+    # Before anything imports torch, and with it all kernel packages. A command that needs the repository says what is
+    # wrong with it.
+    with contextlib.suppress(DevtoolError):
+        project.repository()
 
 
 for command in (

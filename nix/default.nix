@@ -30,9 +30,9 @@ let
       toolchain = import ./toolchain.nix { inherit pkgs python wheels cuda; };
       build = import ./build.nix { inherit lib compile python toolchain cuda version; };
       buildOps = import ./ops.nix { inherit lib wheels build cuda; };
-      kernelPackages = kernels:
-        let ops = buildOps kernels; in ops // { default = import ./release.nix { inherit pkgs python version ops; }; };
-      own = kernelPackages ../kernels;
+      kernelPackages = kernels: namespace:
+        let ops = buildOps { inherit kernels namespace; }; in ops // { default = import ./release.nix { inherit pkgs python version ops; }; };
+      own = kernelPackages ../kernels "xla_gpu";
       wheel = import ./wheel.nix { inherit pkgs python wheels version build; release = own.default; };
       base = wheels.environment { name = "wheels-${set}"; packages = wheels.sets.${set}; };
       develop = wheels.environment { name = "develop-${set}"; inherit base; packages = wheels.sets.dev; };
@@ -51,7 +51,7 @@ let
   cpu = variant false;
   # Runs `script`, with the libraries of `kernels` preloaded and their Python files on PYTHONPATH.
   kernelCheck = { kernels, script }: pkgs.runCommand "pyxla-check-script" { } ''
-    LD_PRELOAD=$(echo ${(cpu.kernelPackages kernels).default}/lib/lib*.so) PYTHONPATH=${kernels} HOME=$PWD \
+    LD_PRELOAD=$(echo ${(cpu.kernelPackages kernels "xla_gpu").default}/lib/lib*.so) PYTHONPATH=${kernels} HOME=$PWD \
       ${cpu.packages.python}/bin/python ${script} | tee $out
   '';
   formatter = import ./formatter.nix {
@@ -73,7 +73,7 @@ in
     }
     exec "$root/bin/devtool" nix develop -c devtool "$@"
   '';
-  kernelPackages = { kernels, cuda }: (variant cuda).kernelPackages kernels;
+  kernelPackages = { kernels, cuda, namespace }: (variant cuda).kernelPackages kernels namespace;
   inherit kernelCheck;
   checks = {
     format = pkgs.runCommand "pyxla-check-format" { } ''

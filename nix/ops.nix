@@ -1,7 +1,8 @@
-# kernels -> { <op> = <derivation>; }: each folder that holds code becomes $out/lib/lib<op>.so and its manifest. An invalid
-# name is an error, and so is code without the file that registers the op or names the op that it implements.
+# { kernels, namespace } -> { <op> = <derivation>; }: each folder of `kernels` that holds code becomes $out/lib/lib<op>.so and
+# its manifest. An invalid name is an error, and so is code without the file that registers the op or names the op that it
+# implements.
 { lib, wheels, build, cuda }:
-kernels:
+{ kernels, namespace }:
 let
   filtered = import ./filtered.nix;
   entries = builtins.readDir kernels;
@@ -55,7 +56,7 @@ let
       targets = [ op ];
       sites = map (name: wheels.site name [ (wheelNamed name) ]) found;
       # Without Triton such an op has no CUDA code.
-      options = lib.optionalString (builtins.elem "triton" needed && wheelNamed "triton" == null) "-DPYXLA_CUDA=OFF";
+      options = "-DPYXLA_NAMESPACE=${namespace} " + lib.optionalString (builtins.elem "triton" needed && wheelNamed "triton" == null) "-DPYXLA_CUDA=OFF";
       installPhase = ''
         mkdir -p $out/lib
         cp -r build/lib/lib${op}.so build/lib/lib${op}.json $out/lib/

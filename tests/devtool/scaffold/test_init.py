@@ -1,0 +1,200 @@
+"""`devtool init`: a repository of one's own, in which devtool does what it does in this checkout."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from devtool.errors import DevtoolError
+from devtool.repository import find_repository
+from tests.conftest import ROOT
+
+CALL = """
+import torch, torch_xla, pyxla
+x = torch.ones(4, device=torch_xla.device())
+for name in {names}:
+    namespace, op = name.split("::")
+    print(name, getattr(getattr(torch.ops, namespace), op)(x, 2.0).sum().item())
+"""
+
+
+def environment(*sites: Path, **changes: str) -> dict[str, str]:
+    """A user's environment in which this checkout's devtool and pyxla are installed, and packages of these sites."""
+    dropped = ("LD_PRELOAD", "PYTHONPATH", "PYXLA_IMPLEMENTATION", "PYTEST_ADDOPTS", "XLA_FLAGS")
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    return kept | {"PYXLA_CUDA": "off", "PJRT_DEVICE": "CPU", "PYTHONPATH": os.pathsep.join(map(str, sites))} | changes
+
+
+def run(folder: Path, *arguments: str, **changes: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-P", "-m", "devtool", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment(**changes), capture_output=True, text=True, check=False)
+
+
+def made(folder: Path, name: str, *options: str) -> Path:
+    result = run(folder, "init", name, *options)
+    assert result.returncode == 0, result.stderr
+    return folder / name
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    """A repository with its op built."""
+    root = made(tmp_path_factory.mktemp("own"), "my-kernels")
+    result = run(root, "build")
+    assert result.returncode == 0, result.stderr
+    return root
+
+
+def test_repository_passes_its_tests_at_once(repository):
+    result = run(repository, "test")
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"^\d+ passed, 0 failed, 0 skipped", result.stdout, re.MULTILINE)
+    assert re.search(r"^scaled +9 +ok +ok", result.stdout, re.MULTILINE)
+
+
+def test_op_has_the_repositorys_namespace(repository):
+    result = run(repository, "list", "--json")
+    (entry,) = [line for line in result.stdout.splitlines() if '"scaled"' in line]
+    assert '"my_kernels_scaled"' in entry and '"state": "built"' in entry
+    result = run(repository, "hlo", "scaled", "--case", "f32-3x5")
+    assert 'custom_call_target="my_kernels_scaled"' in result.stdout, result.stderr
+
+
+def test_new_op_and_bench_in_the_repository(repository):
+    written = run(repository, "new-op", "added", "(Tensor x, Tensor y) -> Tensor")
+    assert written.returncode == 0, written.stderr
+    assert '"my_kernels_added"' in (repository / "kernels/added/added_ffi.cc").read_text()
+    benches = run(repository, "bench", "scaled", "--list", "--device", "cpu")
+    assert benches.returncode == 0 and benches.stdout.startswith("scaled\t"), benches.stderr
+
+
+@pytest.mark.parametrize("place", ["kernels/scaled", "build"])
+def test_devtool_finds_the_repository_from_below(repository, place):
+    assert run(repository / place, "list").returncode == 0
+
+
+def test_files_follow_the_repositorys_own_rules(repository):
+    for tool in (["check"], ["format", "--check"]):
+        command = [sys.executable, "-m", "ruff", *tool, "--no-cache", "."]
+        result = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stdout
+
+
+def test_ops_of_several_packages_in_one_process(repository, tmp_path):
+    """Two packages have an op of the same name, each in its namespace; pyxla's own ops are there too."""
+    other = made(tmp_path, "theirs", "--namespace", "others")
+    assert run(other, "build").returncode == 0
+    sites = [repository / "build/site", other / "build/site"]
+    for order in (sites, sites[::-1]):
+        script = CALL.format(names=["my_kernels::scaled", "others::scaled"])
+        result = subprocess.run(
+            [sys.executable, "-P", "-c", script], env=environment(*order), capture_output=True, text=True, check=False
+        )
+        assert result.stdout.splitlines() == ["my_kernels::scaled 8.0", "others::scaled 8.0"], result.stderr
+    ask = "import torch, pyxla\nprint(torch.ops.xla_gpu.rms_norm)\npyxla.find_op('scaled')"
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", ask], env=environment(*sites), capture_output=True, text=True, check=False
+    )
+    assert result.stdout == "xla_gpu.rms_norm\n"
+    got = "my_kernels::scaled and others::scaled"
+    assert f"scaled: op: expected its namespace too, as several packages have it, got {got}" in result.stderr
+
+
+def test_preloaded_library_with_an_unmodified_script(repository):
+    library = repository / "build/lib/libscaled.so"
+    script = "import torch, torch_xla\nfrom pyxla.library.register import registered\nprint(registered())"
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", script], env=environment(repository / "build/site", LD_PRELOAD=str(library)),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert f"('my_kernels_scaled', 'Host'): PosixPath('{library}')" in result.stdout, result.stderr
+
+
+def test_two_packages_with_one_op(repository, tmp_path):
+    other = made(tmp_path, "twin", "--namespace", "my_kernels")
+    assert run(other, "build").returncode == 0
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", "import torch_xla"],
+        env=environment(repository / "build/site", other / "build/site"), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    message = (
+        "my_kernels::scaled: definition: expected an importable scaled.py, got DefinitionError: scaled: op: expected "
+    )
+    assert f"{message}a name that is free, got one declared by my_kernels in " in result.stderr
+    assert "this one is declared by twin in " in result.stderr
+
+
+# What devtool refuses
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["Mine"], "init: NAME: expected lower-case letters, digits, - and _, a letter first, got 'Mine'"),
+        (["ümlaut"], "init: NAME: expected lower-case letters, digits, - and _, a letter first, got 'ümlaut'"),
+        (["torch"], "init: NAME: expected a name that Python and pyxla do not use, got 'torch'"),
+        (["json"], "init: NAME: expected a name that Python and pyxla do not use, got 'json'"),
+        (
+            ["mine", "--namespace", "aten"],
+            "init: --namespace: expected a namespace that torch does not have, got 'aten'",
+        ),
+        (
+            ["mine", "--namespace", "torch_xla"],
+            "init: --namespace: expected a namespace that torch does not have, got 'torch_xla'",
+        ),
+        (["mine", "--namespace", "9a"], "init: --namespace: expected lower-case letters, digits and _, a letter first"),
+        (["full"], "init: NAME: expected a folder that does not exist or is empty, got "),
+    ],
+)
+def test_init_refuses(tmp_path, arguments, message):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").touch()
+    result = run(tmp_path, "init", *arguments)
+    assert result.returncode == 2
+    assert result.stderr.startswith(message) and "\nhint: " in result.stderr
+    assert [path.name for path in tmp_path.rglob("*")] == ["full", "file"]
+
+
+def test_init_where_nothing_can_be_written():
+    result = run(Path("/proc"), "init", "mine")
+    assert result.returncode == 1
+    assert result.stderr.startswith("devtool: ") and "Traceback" not in result.stderr
+
+
+PYPROJECT = '[project]\nname = "mine"\n[project.entry-points."pyxla.kernels"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (PYPROJECT + 'aten = "mine"\n', "namespace: expected a namespace that torch does not have, got 'aten'"),
+        (PYPROJECT + 'mine = "not-a-name"\n', "package: expected a name that Python imports, got 'not-a-name'"),
+        (PYPROJECT, "expected one entry point pyxla.kernels, got {}"),
+        (PYPROJECT + 'a = "a"\nb = "b"\n', "expected one entry point pyxla.kernels, got {'a': 'a', 'b': 'b'}"),
+        ("pyxla.kernels = [", "expected a table with the entry point pyxla.kernels, got "),
+        (PYPROJECT + 'mine = "mine"\n', "devtool: repository: expected the folder kernels in "),
+    ],
+)
+def test_repository_that_devtool_cannot_work_in(tmp_path, text, message):
+    (tmp_path / "pyproject.toml").write_text(text)
+    result = run(tmp_path, "list")
+    assert result.returncode == 1
+    assert message in result.stderr and "\nhint: " in result.stderr and "Traceback" not in result.stderr
+
+
+def test_one_repository_inside_another(repository):
+    inner = made(repository / "build", "inner")
+    result = run(inner, "list")
+    assert f"devtool: repository: expected one, got {inner} inside {repository}" in result.stderr
+
+
+def test_no_repository_here(tmp_path):
+    """Without a repository devtool works on the checkout that it belongs to; an installed one belongs to none."""
+    with pytest.raises(DevtoolError) as error:
+        find_repository(tmp_path)
+    assert error.value.message.startswith("devtool: repository: expected kernels/ and a pyproject.toml that declares")
+    assert str(tmp_path) in error.value.message and error.value.message.endswith("devtool init my-kernels")
+    assert find_repository(tmp_path, otherwise=ROOT).package == "pyxla_kernels"
