@@ -36,7 +36,7 @@ def root() -> Path:
 
 def kernels() -> Path:
     """The folder that contains the op folders."""
-    return repository().kernels
+    return root() / "kernels"
 
 
 def module(folder: str, file: str | None = None) -> str:

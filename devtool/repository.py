@@ -36,11 +36,6 @@ class Repository:
     package: str
     project: dict[str, Any]
 
-    @property
-    def kernels(self) -> Path:
-        """The folder that contains the op folders."""
-        return self.root / "kernels"
-
 
 def find_repository(start: Path, otherwise: Path | None = None) -> Repository:
     """The repository that contains a folder.
@@ -100,14 +95,14 @@ def make_importable(repository: Repository) -> None:
     Nothing to do if it is installed, as an editable install or as in the checkout of pyxla. Otherwise build/site/ gets
     what such an install writes: a link to kernels/ and the entry point.
     """
-    names = load_file("namespaces.py")
-    if _found_at(repository.package) == repository.kernels.resolve() and any(
+    names, kernels = load_file("namespaces.py"), repository.root / "kernels"
+    if _found_at(repository.package) == kernels.resolve() and any(
         (entry.name, entry.value) == (repository.namespace, repository.package)
         for entry in importlib.metadata.entry_points(group=names.GROUP)
     ):
         return
     site = repository.root / "build/site"
-    write_site(site, repository.project, {repository.package: repository.kernels})
+    write_site(site, repository.project, {repository.package: kernels})
     sys.path.insert(0, str(site))
     others = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(site), *([others] if others else [])])

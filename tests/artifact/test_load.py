@@ -87,7 +87,7 @@ def test_an_op_that_is_not_there(normed):
 
 def test_a_library_that_is_missing(normed, monkeypatch):
     monkeypatch.setattr("pyxla.library.register._registered", {})
-    monkeypatch.setattr("pyxla.library.find.library_path", lambda op: None)
+    monkeypatch.setattr("pyxla.library.find.library_path", lambda *_: None)
     monkeypatch.setattr("pyxla.library.find.preloaded_libraries", lambda: ())
     with pytest.raises(LibraryError, match=r"rms_norm: library: expected librms_norm.so, got none preloaded"):
         pyxla.load_artifact(normed)

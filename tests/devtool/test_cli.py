@@ -31,6 +31,7 @@ def test_commands():
         "docs",
         "doctor",
         "hlo",
+        "init",
         "list",
         "lock",
         "new-op",
@@ -98,7 +99,7 @@ def test_version(tree):
 
 
 def test_outside_a_checkout(tmp_path):
-    """An installed devtool finds the checkout that contains the working directory, or says that there is none."""
+    """An installed devtool finds the repository that contains the working directory, or says that there is none."""
     (tmp_path / "site").mkdir()
     subprocess.run(["cp", "-r", ROOT / "devtool", tmp_path / "site"], check=True)
     (tmp_path / "away").mkdir()
@@ -106,7 +107,7 @@ def test_outside_a_checkout(tmp_path):
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     result = subprocess.run(command, cwd=tmp_path / "away", env=env, capture_output=True, text=True)
     assert result.returncode == 1
-    assert result.stderr.startswith("devtool: checkout: expected kernels/ and pyproject.toml in ")
+    assert result.stderr.startswith("devtool: repository: expected kernels/ and a pyproject.toml that declares them")
     inside = subprocess.run(command, cwd=ROOT / "kernels", env=env, capture_output=True, text=True)
     assert inside.stderr.startswith("build: OP: expected a folder of kernels/ (")
 

@@ -58,7 +58,9 @@ def test_list_of_an_op_says_which_nixpkgs_built_it(tmp_path, monkeypatch, capsys
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"nixpkgs": "25.05.20251104.ca534a7 ca534a76"}))
     library = manifest.with_suffix(".so"), "checkout"
     found = find.library_path
-    monkeypatch.setattr(find, "library_path", lambda op: library if op == "simple_add" else found(op))
+    monkeypatch.setattr(
+        find, "library_path", lambda op, namespace: library if op == "simple_add" else found(op, namespace)
+    )
     entries = detailed(["simple_add", "rms_norm"])
     print_details(entries)
     assert [entry["nixpkgs"] for entry in entries] == ["25.05.20251104.ca534a7 ca534a76", None]

@@ -213,7 +213,7 @@ def test_another_library(artifact, run, monkeypatch):
         class table:
             source_digest = "0" * 64
 
-    monkeypatch.setattr(module, "find_library", lambda op: Other)
+    monkeypatch.setattr(module, "find_library", lambda *_: Other)
     result = run(artifact)
     assert result.exit_code == 0 and "result.0" in result.stdout
     assert result.stderr.startswith("warning: artifact: rms_norm: expected source digest ")

@@ -140,7 +140,9 @@ def test_folder_that_appears_meanwhile_stays(tree, monkeypatch):
 
     monkeypatch.setattr(project, "root", lambda: tree.root)
     monkeypatch.setattr(
-        op_folder, "_format", lambda folder: (tree.kernels / "raced").mkdir() or (tree.kernels / "raced/x").touch()
+        op_folder,
+        "_format",
+        lambda folder, root: (tree.kernels / "raced").mkdir() or (tree.kernels / "raced/x").touch(),
     )
     with pytest.raises(DevtoolError, match="expected a name that is free, got 'raced'"):
         op_folder.write_op(Op("raced", parse_schema("(Tensor x) -> Tensor")))
