@@ -11,7 +11,7 @@ import click
 
 from devtool import project
 from devtool.commands.bench import bench
-from devtool.commands.build import build
+from devtool.commands.build import build, wheel
 from devtool.commands.docs import docs
 from devtool.commands.doctor import doctor
 from devtool.commands.hlo import hlo
@@ -57,6 +57,7 @@ for command in (
     run_artifact,
     lock,
     verify,
+    wheel,
     nix,
 ):
     cli.add_command(command)

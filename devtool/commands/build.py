@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 HOST_SANITIZERS = ("address", "undefined")
@@ -36,3 +38,23 @@ def build(ops: tuple[str, ...], clean: bool, configure_only: bool, cuda: str, sa
         return
     for path in build_ops(project.select_ops("build", ops), Options(cuda, sanitize), clean=clean):
         click.echo(path)
+
+
+@click.command()
+@click.option(
+    "--output", type=click.Path(file_okay=False, path_type=Path), default="dist", show_default=True, help="Its folder"
+)
+@cuda_option
+def wheel(output: Path, cuda: str) -> None:
+    """Make the wheel of the repository's kernels; prints its path
+
+    \b
+    Example: devtool wheel
+
+    \b
+    It contains the built libraries, their manifests and the Python files of kernels/ without the tests.
+    """
+    from devtool.building.build import Options
+    from devtool.release.wheel import make_wheel
+
+    click.echo(make_wheel(output, Options(cuda, None)))

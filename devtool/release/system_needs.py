@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,11 +39,14 @@ class Needs:
             found[name.rpartition("_")[0] if _number(name) else name] = name
         return sorted(found.values())
 
-    def problems(self, beside: Path | None = None) -> Iterator[tuple[str, str, str]]:
+    def problems(
+        self, beside: Path | None = None, newest: Mapping[str, str] = NEWEST
+    ) -> Iterator[tuple[str, str, str]]:
         """(what, expected, got) for each need that those systems do not meet.
 
         Args:
             beside: a library that comes with this one, in a folder next to it.
+            newest: the newest version of each kind that the systems have.
         """
         own_path = beside and f"$ORIGIN/{beside.parent.name}"
         for name in self.libraries:
@@ -54,10 +57,10 @@ class Needs:
                 yield "needs", f"no RPATH and no RUNPATH{f' but {own_path}' if own_path else ''}", path
         for name in self.highest():
             kind = name.rpartition("_")[0]
-            if kind not in NEWEST:
-                yield "versions", f"versions of {', '.join(NEWEST)}", name
-            elif not _number(name) or _number(name) > _number(f"{kind}_{NEWEST[kind]}"):
-                yield "versions", f"at most {kind}_{NEWEST[kind]}", name
+            if kind not in newest:
+                yield "versions", f"versions of {', '.join(newest)}", name
+            elif not _number(name) or _number(name) > _number(f"{kind}_{newest[kind]}"):
+                yield "versions", f"at most {kind}_{newest[kind]}", name
 
 
 def _number(version: str) -> tuple[int, ...] | None:

@@ -41,6 +41,7 @@ def test_commands():
         "test",
         "trace",
         "verify",
+        "wheel",
     ]
 
 
