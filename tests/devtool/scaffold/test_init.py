@@ -71,6 +71,18 @@ def test_new_op_and_bench_in_the_repository(repository):
     assert benches.returncode == 0 and benches.stdout.startswith("scaled\t"), benches.stderr
 
 
+@pytest.mark.slow
+def test_doctor_and_report_in_the_repository(repository, tmp_path):
+    found = run(repository, "doctor").stdout
+    assert re.search(r"^ *wheels +skipped this repository has no locks", found, re.MULTILINE)
+    assert re.search(r"^ *op scaled +ok ", found, re.MULTILINE) and re.search(
+        r"^ *call on CPU +ok ", found, re.MULTILINE
+    )
+    written = run(repository, "report", "--output", str(tmp_path / "page.html"))
+    assert written.returncode == 0, written.stderr
+    assert "my_kernels_scaled" in (tmp_path / "page.html").read_text()
+
+
 @pytest.mark.parametrize("place", ["kernels/scaled", "build"])
 def test_devtool_finds_the_repository_from_below(repository, place):
     assert run(repository / place, "list").returncode == 0
