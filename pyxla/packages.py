@@ -8,6 +8,7 @@ A package declares itself by an entry point, in its pyproject.toml::
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import re
@@ -62,8 +63,10 @@ def kernel_packages() -> tuple[KernelPackage, ...]:
     found = {}
     for entry in importlib.metadata.entry_points(group=GROUP):
         check_namespace(entry.name, entry.value)
-        spec = importlib.util.find_spec(entry.value)
-        # A path that was removed after the installation has no package: the others work without it.
+        # A folder that was removed after the installation has no package: the others work without it.
+        spec = None
+        with contextlib.suppress(ModuleNotFoundError):
+            spec = importlib.util.find_spec(entry.value)
         for location in list(spec.submodule_search_locations or [])[:1] if spec else []:
             found[entry.value] = KernelPackage(entry.name, entry.value, Path(location).resolve())
     return tuple(sorted(found.values(), key=lambda p: (p.namespace != NAMESPACE, p.namespace, p.name)))
@@ -98,7 +101,9 @@ def split_name(name: str) -> tuple[str, str]:
 @cache
 def op_pattern() -> re.Pattern[str]:
     """Matches the target or the torch name of an op of a kernel package; its only group is the op."""
-    namespaces = "|".join(sorted({NAMESPACE, *(package.namespace for package in kernel_packages())}))
+    # The longest first: xla_gpu_more begins with xla_gpu.
+    names = {NAMESPACE, *(package.namespace for package in kernel_packages())}
+    namespaces = "|".join(sorted(names, key=lambda name: (-len(name), name)))
     return re.compile(rf"\b(?:{namespaces})(?:::|_)(\w+)")
 
 
