@@ -33,6 +33,12 @@ from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 
 class WithLibraries(Distribution):
+    def parse_config_files(self, *arguments, **options):
+        super().parse_config_files(*arguments, **options)
+        # In place of [tool.setuptools] of pyproject.toml, which serves editable installs.
+        self.packages, self.package_dir = {packages!r}, {{{package!r}: "kernels"}}
+        self.package_data, self.include_package_data = {{"": ["**/*"]}}, False
+
     def has_ext_modules(self):
         return True
 
@@ -40,8 +46,7 @@ class AnyPython3(bdist_wheel):
     def get_tag(self):
         return "py3", "none", super().get_tag()[2]
 
-setup(packages={packages!r}, package_dir={{{package!r}: "kernels"}}, package_data={{"": ["**/*"]}},
-      include_package_data=False, distclass=WithLibraries, cmdclass={{"bdist_wheel": AnyPython3}})
+setup(distclass=WithLibraries, cmdclass={{"bdist_wheel": AnyPython3}})
 """
 
 

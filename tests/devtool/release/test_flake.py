@@ -241,9 +241,8 @@ def test_stand_in_has_the_surface_and_little_more(flake):
 
 
 def test_template_is_what_new_op_writes():
-    from devtool.commands.new_op import DEFAULT_SCHEMA
     from devtool.scaffold.op_folder import rendered
-    from devtool.scaffold.schema import parse_schema
+    from devtool.scaffold.schema import DEFAULT_SCHEMA, parse_schema
     from devtool.scaffold.stub import Op
 
     template = ROOT / "templates/kernel/kernels/scaled"

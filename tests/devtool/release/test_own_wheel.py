@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
+import venv
 import zipfile
 from pathlib import Path
 
@@ -69,6 +71,30 @@ def test_wheel_contains_the_op_and_nothing_of_its_sources(wheel):
 def test_installed_wheel_defines_its_op_at_import_of_torch_xla(installed):
     result = call(installed)
     assert (result.returncode, result.stdout) == (0, "installed\n"), result.stderr
+
+
+@pytest.mark.slow
+def test_editable_install_defines_the_op(tmp_path):
+    """As the repository's README has it: pip install -e."""
+    repository = made(tmp_path, "my-kernels")
+    assert run(repository, "build").returncode == 0
+    clean = tmp_path / "clean"
+    venv.create(clean, symlinks=True)
+    # The wheels of this environment, and this checkout's packages as an editable install has them.
+    (next(clean.glob("lib/python3*/site-packages")) / "locked.pth").write_text(sysconfig.get_path("purelib"))
+    link = [sys.executable, ROOT / "nix/link_checkout.py", ROOT]
+    site = subprocess.run(link, check=True, capture_output=True, text=True).stdout.strip()
+    options = ("--no-deps", "--no-index", "--no-build-isolation", "--quiet")
+    pip = [sys.executable, "-m", "pip", "--python", clean / "bin/python", "install", *options, "-e", repository]
+    subprocess.run(pip, check=True)
+    result = subprocess.run(
+        [clean / "bin/python", "-P", "-c", SCRIPT],
+        env=environment(Path(site)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stdout) == (0, "checkout\n"), result.stderr
 
 
 def test_same_bytes_from_another_path(wheel, tmp_path):

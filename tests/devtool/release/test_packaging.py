@@ -104,7 +104,7 @@ def test_wheel_holds_each_op_with_its_library(contents):
 def test_wheel_holds_no_tests_and_no_sources(contents):
     unwanted = re.compile(r"^tests/|/test_[^/]*$|\.(h|cc|cu|cuh|cmake|map)$|CMakeLists|__pycache__")
     # What others build their ops with.
-    wanted = ("devtool/scaffold/template/", "pyxla/include/", "pyxla/cmake/")
+    wanted = ("devtool/scaffold/", "pyxla/include/", "pyxla/cmake/")
     installed = [name for name in contents if not name.startswith(wanted)]
     assert [name for name in installed if unwanted.search(name)] == []
     assert "pyxla/__init__.py" in contents and "devtool/setup_env.py" in contents
@@ -113,8 +113,9 @@ def test_wheel_holds_no_tests_and_no_sources(contents):
 
 @pytest.mark.slow
 def test_wheel_holds_the_templates_the_headers_and_the_recipe(contents):
-    folders = ("devtool/scaffold/template/**/*", "devtool/report/template/*", "pyxla/include/**/*", "pyxla/cmake/*")
-    found = [p for folder in folders for p in ROOT.glob(folder) if p.is_file() and p.suffix not in (".pyc", ".md")]
+    folders = ("devtool/scaffold/", "devtool/report/template/", "pyxla/include/", "pyxla/cmake/")
+    paths = [p for folder in folders for p in (ROOT / folder).rglob("*")]  # also those whose names begin with a dot
+    found = [p for p in paths if p.is_file() and p.suffix not in (".pyc", ".md")]
     assert {str(path.relative_to(ROOT)) for path in found} <= set(contents)
 
 
