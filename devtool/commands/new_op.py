@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-DEFAULT_SCHEMA = "(Tensor x, float scale=1.0) -> Tensor"
 # Route -> the step for the GPU, and the file to edit.
 _STEPS = {
     "cuda": ("Compute it on the GPU:", "{0}.cu"),
@@ -56,7 +55,7 @@ def new_op(
     from devtool.project import op_names
     from devtool.scaffold import op_folder
     from devtool.scaffold.implementation import implementation_of, is_op
-    from devtool.scaffold.schema import parse_schema
+    from devtool.scaffold.schema import DEFAULT_SCHEMA, parse_schema
     from devtool.scaffold.stub import Op
     from devtool.scaffold.wrapped import read_wrapped, refuse_options
 

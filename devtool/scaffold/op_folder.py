@@ -84,6 +84,14 @@ def write_op(op: Folder) -> Path:
     return target
 
 
+def templates_in(folder: Path) -> Environment:
+    """The templates in a folder; a name that a template does not know is an error."""
+    return Environment(
+        loader=FileSystemLoader(folder), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        keep_trailing_newline=True, autoescape=False,
+    )  # fmt: skip
+
+
 @contextmanager
 def rendered(op: Folder, beside: Path | None, repository: Repository | None = None) -> Iterator[Path]:
     """A folder with the files of a new op or implementation, removed at the end unless it was renamed.
@@ -98,10 +106,7 @@ def rendered(op: Folder, beside: Path | None, repository: Repository | None = No
     with tempfile.TemporaryDirectory(prefix=prefix, dir=beside, ignore_cleanup_errors=True) as hidden:
         folder = Path(hidden, op.name)
         folder.mkdir()
-        environment = Environment(
-            loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-            keep_trailing_newline=True, autoescape=False,
-        )  # fmt: skip
+        environment = templates_in(_TEMPLATES)
         for template in (path for part in _FOLDERS[op.route] for path in (_TEMPLATES / part).glob("*.jinja")):
             name = template.name.removesuffix(".jinja").replace("NAME", op.name)
             source = template.relative_to(_TEMPLATES).as_posix()

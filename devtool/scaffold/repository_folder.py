@@ -10,17 +10,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from devtool.errors import MISUSED, DevtoolError
 from devtool.pyxla_files import load_file
 from devtool.repository import Repository
-from devtool.scaffold.op_folder import rendered
-from devtool.scaffold.schema import parse_schema
+from devtool.scaffold.op_folder import rendered, templates_in
+from devtool.scaffold.schema import DEFAULT_SCHEMA, parse_schema
 from devtool.scaffold.stub import Op
 
 _TEMPLATES = Path(__file__).parent / "repository"
-_OP, _SCHEMA = "scaled", "(Tensor x, float scale=1.0) -> Tensor"
+_OP = "scaled"
 # Names that Python, pyxla or a repository itself uses.
 _TAKEN = {"torch", "torch_xla", "pyxla", "pyxla_kernels", "pyxla_torch_backend", "devtool", "kernels", "tests", "build"}
 _TAKEN |= {"triton", "jax", "jaxlib", "numpy", "cupy", "pytest", "site"}
@@ -69,9 +67,7 @@ def _check_name(name: str) -> str:
 
 
 def _write(folder: Path, name: str, repository: Repository) -> None:
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
-    )
+    environment = templates_in(_TEMPLATES)
     values = {"name": name, "repository": repository, "version": importlib.metadata.version("pyxla")}
     for template in sorted(_TEMPLATES.rglob("*.jinja")):
         source = template.relative_to(_TEMPLATES)
@@ -82,5 +78,5 @@ def _write(folder: Path, name: str, repository: Repository) -> None:
     (folder / "kernels/__init__.py").write_text(
         '"""The op folders."""\n\nimport pyxla  # noqa: F401 - first, as it imports the ops\n'
     )
-    with rendered(Op(_OP, parse_schema(_SCHEMA)), folder / "kernels", repository) as op:
+    with rendered(Op(_OP, parse_schema(DEFAULT_SCHEMA)), folder / "kernels", repository) as op:
         shutil.move(op, folder / "kernels" / _OP)

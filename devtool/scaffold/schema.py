@@ -16,6 +16,7 @@ from devtool.errors import MISUSED, DevtoolError
 from devtool.scaffold.names import argument_problem
 
 KINDS = ("Tensor", "Tensor?", "int", "int?", "float", "float?", "bool", "str", "int[]", "float[]")
+DEFAULT_SCHEMA = "(Tensor x, float scale=1.0) -> Tensor"
 _MOST_ARGUMENTS = 64
 _MOST_DIGITS = len(str(-(2**63)))
 _TERMINALS = {
