@@ -34,6 +34,18 @@ def root() -> Path:
     return repository().root
 
 
+def checkout(where: str) -> Path:
+    """The root of pyxla's own checkout.
+
+    Raises:
+        DevtoolError: devtool works in another repository, where the command `where` has nothing to do.
+    """
+    if repository().package != "pyxla_kernels":
+        message = f"{where}: repository: expected pyxla's own checkout, got {root()}"
+        raise DevtoolError(message, f"cd into a checkout of pyxla for devtool {where}")
+    return root()
+
+
 def kernels() -> Path:
     """The folder that contains the op folders."""
     return root() / "kernels"

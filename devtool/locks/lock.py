@@ -55,7 +55,7 @@ def lock(*, upgrade: bool, check: bool) -> list[str]:
     Raises:
         DevtoolError: uv failed, a package has no wheel, a file cannot be written, or `check` found a difference.
     """
-    root = project.root()
+    root = project.checkout("lock")
     with tempfile.TemporaryDirectory(prefix="devtool-lock-") as folder:
         made = _make(root, Path(folder), upgrade)
     changed = {name: text for name, text in made.items() if _text(root / name) != text}

@@ -28,7 +28,7 @@ def make_pages(output: Path) -> Path:
     Raises:
         DevtoolError: Sphinx is missing or found a mistake, or `output` contains something else; it does not change.
     """
-    root = project.root()
+    root = project.checkout("docs")
     if importlib.util.find_spec("sphinx") is None:
         raise DevtoolError("docs: sphinx: expected it beside this Python, got none", "run bin/devtool of the checkout")
     if output.exists() and not (output / _MARK).is_file() and (not output.is_dir() or any(output.iterdir())):

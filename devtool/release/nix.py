@@ -43,6 +43,7 @@ def run_nix(arguments: Sequence[str], nixpkgs: str) -> NoReturn:
         DevtoolError: Nix is missing or too old, git does not track an op folder, the folder of nixpkgs or a tool for
             the stand-in is missing, or a release cannot have the pinned nixpkgs.
     """
+    project.checkout("nix")
     nix = _require_nix()
     _require_known_folders()
     why = ""

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 from devtool.errors import DevtoolError
 from devtool.repository import find_repository
 from tests.conftest import ROOT
+from tests.flake import Flake
 
+needs_nix = pytest.mark.skipif(shutil.which("nix") is None, reason="needs nix: apt-get install nix-bin")
 CALL = """
 import torch, torch_xla, pyxla
 x = torch.ones(4, device=torch_xla.device())
@@ -86,6 +89,35 @@ def test_doctor_and_report_in_the_repository(repository, tmp_path):
 @pytest.mark.parametrize("place", ["kernels/scaled", "build"])
 def test_devtool_finds_the_repository_from_below(repository, place):
     assert run(repository / place, "list").returncode == 0
+
+
+def test_formatter_settings_are_those_of_pyxla(repository):
+    assert (repository / ".clang-format").read_text() == (ROOT / ".clang-format").read_text()
+
+
+@pytest.mark.parametrize("command", [["lock"], ["docs"], ["nix", "build"]])
+def test_commands_for_pyxlas_own_checkout(repository, command):
+    result = run(repository, *command)
+    assert result.returncode == 1
+    message = f"{command[0]}: repository: expected pyxla's own checkout, got {repository}"
+    assert result.stderr == f"{message}\n\nhint: cd into a checkout of pyxla for devtool {command[0]}\n"
+
+
+@needs_nix
+def test_flake_of_the_repository_evaluates(repository, tmp_path):
+    """Against this checkout's flake, with the namespace in the build of the op."""
+    ours = Flake(tmp_path / "pyxla")
+    mine = tmp_path / "mine"
+    shutil.copytree(repository, mine, ignore=shutil.ignore_patterns("build", "dist"))
+    path = mine / "flake.nix"
+    path.write_text(
+        re.sub(r'inputs\.pyxla\.url = ".*"', f'inputs.pyxla.url = "git+file://{ours.root}"', path.read_text())
+    )
+    for command in (["init", "--quiet"], ["add", "--all"]):
+        subprocess.run(["git", *command], cwd=mine, check=True)
+    result = ours.nix("eval", "--raw", ".#packages.x86_64-linux.scaled.buildPhase", cwd=mine)
+    assert result.returncode == 0, result.stderr
+    assert "-DPYXLA_NAMESPACE=my_kernels " in result.stdout
 
 
 def test_files_follow_the_repositorys_own_rules(repository):
