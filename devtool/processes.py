@@ -49,9 +49,13 @@ def run_lines(
         raise
 
 
-def run_through(command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> int:
-    """Runs a program on devtool's own terminal and returns its exit status, negative for a signal."""
-    child = subprocess.Popen(command, cwd=cwd, env=env, preexec_fn=_end_with_devtool)
+def run_through(command: Sequence[str], cwd: Path, env: Mapping[str, str], stdout: IO | None = None) -> int:
+    """Runs a program on devtool's own terminal and returns its exit status, negative for a signal.
+
+    Args:
+        stdout: where its stdout goes; by default to devtool's.
+    """
+    child = subprocess.Popen(command, cwd=cwd, env=env, stdout=stdout, preexec_fn=_end_with_devtool)
     try:
         return child.wait()
     except BaseException:

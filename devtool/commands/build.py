@@ -44,8 +44,9 @@ def build(ops: tuple[str, ...], clean: bool, configure_only: bool, cuda: str, sa
 @click.option(
     "--output", type=click.Path(file_okay=False, path_type=Path), default="dist", show_default=True, help="Its folder"
 )
+@click.option("--check", is_flag=True, help="Install it into a clean environment first and run its tests there")
 @cuda_option
-def wheel(output: Path, cuda: str) -> None:
+def wheel(output: Path, check: bool, cuda: str) -> None:
     """Make the wheel of the repository's kernels; prints its path
 
     \b
@@ -53,8 +54,12 @@ def wheel(output: Path, cuda: str) -> None:
 
     \b
     It contains the built libraries, their manifests and the Python files of kernels/ without the tests.
+
+    \b
+    --check: the environment has the packages of this one, and not the repository. If a test fails, there is no wheel.
     """
     from devtool.building.build import Options
     from devtool.release.wheel import make_wheel
+    from devtool.release.wheel_check import check_wheel
 
-    click.echo(make_wheel(output, Options(cuda, None)))
+    click.echo(make_wheel(output, Options(cuda, None), check=check_wheel if check else None))

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from devtool import project
@@ -50,8 +50,13 @@ setup(distclass=WithLibraries, cmdclass={{"bdist_wheel": AnyPython3}})
 """
 
 
-def make_wheel(output: Path, options: Options) -> Path:
+def make_wheel(output: Path, options: Options, check: Callable[[Path], None] | None = None) -> Path:
     """Builds all ops and writes the wheel into a folder; returns its path.
+
+    Args:
+        output: the folder; it is made if it does not exist.
+        options: how to build.
+        check: gets the wheel before it is in the folder; if it raises, the folder does not get the wheel.
 
     Raises:
         DevtoolError: the repository is pyxla's own or has no ops, a build fails, or a library needs more than systems
@@ -82,6 +87,8 @@ def make_wheel(output: Path, options: Options) -> Path:
             message = f"wheel: pyproject.toml: expected setuptools to take it, got {reason}"
             raise DevtoolError(message, "correct the table [project] of pyproject.toml")
         (wheel,) = Path(scratch).glob("*.whl")
+        if check:
+            check(wheel)
         output.mkdir(parents=True, exist_ok=True)
         return Path(shutil.copy(wheel, output / wheel.name))
 

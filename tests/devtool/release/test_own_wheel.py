@@ -110,6 +110,43 @@ def test_verify_takes_the_wheel(wheel, tmp_path):
     assert (report["op"], report["namespace"], report["verdicts"]["sha256"]) == ("scaled", "my_kernels", "ok")
 
 
+NEEDS_SOURCE = """
+from pathlib import Path
+from my_kernels.scaled import scaled
+
+def test_source():
+    assert Path(scaled.__file__).with_name("scaled.h").is_file()
+"""
+
+
+@pytest.mark.slow
+def test_check_runs_the_tests_without_the_repository(tmp_path):
+    """A test that needs the sources passes in the repository alone."""
+    repository = made(tmp_path, "my-kernels")
+    wheel = wheel_of(repository, "--check")
+    wheel.unlink()
+    (repository / "kernels/scaled/test_source.py").write_text(NEEDS_SOURCE)
+    result = run(repository, "test", "scaled", "--", "-k", "test_source")
+    assert result.returncode == 0 and "1 passed" in result.stdout, result.stdout
+    result = run(repository, "wheel", "--check")
+    assert result.returncode == 1 and result.stdout == ""
+    assert "FAILED scaled/test_source.py::test_source" in result.stderr
+    message = f"wheel: --check: expected the tests of {wheel.name} to pass, pytest failed (exit status 1)"
+    assert message in result.stderr and not wheel.exists()
+
+
+@pytest.mark.slow
+def test_check_of_a_wheel_that_asks_for_what_is_not_installed(tmp_path):
+    repository = made(tmp_path, "my-kernels")
+    path = repository / "pyproject.toml"
+    path.write_text(path.read_text().replace('["pyxla==0.1.0"]', '["pyxla==0.1.0", "numpy<1"]'))
+    result = run(repository, "wheel", "--check")
+    assert result.returncode == 1 and not (repository / "dist").exists()
+    got = "Could not find a version that satisfies the requirement numpy<1 (from my-kernels) (from versions: none)"
+    message = "wheel: --check: expected pip to install my_kernels-0.1.0-py3-none-manylinux_2_35_"
+    assert message in result.stderr and f", got {got}" in result.stderr
+
+
 def test_library_that_was_swapped_after_the_installation(installed):
     shutil.copy(ROOT / "build/lib/libsimple_add.so", installed / "my_kernels/scaled/libscaled.so")
     result = call(installed)
