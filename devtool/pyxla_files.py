@@ -1,8 +1,11 @@
-"""Loads files of pyxla that need only the standard library, without `import pyxla`: that imports torch, in seconds."""
+"""Imports what in pyxla needs the standard library alone, without `import pyxla`: that imports torch, in seconds."""
 
 from __future__ import annotations
 
 import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -16,3 +19,23 @@ def load_file(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@contextmanager
+def without_torch() -> Iterator[None]:
+    """In this context `import pyxla.library.find` runs no pyxla/__init__.py. After it, pyxla is as yet not imported.
+
+    If pyxla was imported before, nothing changes.
+    """
+    if "pyxla" in sys.modules:
+        yield
+        return
+    spec = importlib.util.find_spec("pyxla")
+    package = ModuleType("pyxla")
+    package.__spec__, package.__path__ = spec, spec.submodule_search_locations
+    sys.modules["pyxla"] = package
+    try:
+        yield
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "pyxla"]:
+            del sys.modules[name]

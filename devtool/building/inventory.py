@@ -1,37 +1,46 @@
-"""What `devtool list` shows: each op, with what its library's op table says.
-
-pyxla reads the table, and importing any module of pyxla imports torch, so the command takes 2 s. Both alternatives
-were worse: a second reader of the table, or loading pyxla's modules without pyxla's __init__.
-"""
+"""What `devtool list` shows: each op, with what its library's op table says. Only schemas need torch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from devtool import project
+from devtool.pyxla_files import without_torch
 
 
-def inventory() -> list[dict[str, Any]]:
-    """One entry per op folder: op, implements, schema, state, reason, targets, platforms, architectures, compiler,
-    nixpkgs, library.
+def inventory(schemas: bool = False) -> list[dict[str, Any]]:
+    """One entry per op folder: op, implements, state, reason, targets, platforms, architectures, compiler, nixpkgs,
+    library.
 
     `implements` is the op that the folder implements, whose entry comes first, or None. Fields that only a library can
     fill are empty if it cannot be read; `reason` then says why, or is the command that builds it.
+
+    Args:
+        schemas: add the field `schema`; pyxla and torch are imported for it.
     """
+    implements = project.implementations()
+    ops = [folder for folder in project.op_names() if folder not in implements]
+    folders = dict.fromkeys([*project.with_implementations(ops), *implements])
+    with nullcontext() if schemas else without_torch():
+        return [
+            {"op": folder, "implements": implements.get(folder)}
+            | ({"schema": _schema(folder)} if schemas else {})
+            | library_state(folder)
+            for folder in folders
+        ]
+
+
+def _schema(folder: str) -> str | None:
     import torch
 
     import pyxla  # noqa: F401 - defines the ops
 
-    namespace = getattr(torch.ops, project.repository().namespace)
-    entries, implements = [], project.implementations()
-    ops = [folder for folder in project.op_names() if folder not in implements]
-    for folder in dict.fromkeys([*project.with_implementations(ops), *implements]):
-        op, _, implementation = project.op_of_folder(folder).partition(".")
-        overload = getattr(getattr(namespace, op, None), implementation or "default", None)
-        schema = str(overload._schema) if overload else None
-        entries.append({"op": folder, "implements": implements.get(folder), "schema": schema} | library_state(folder))
-    return entries
+    op, _, implementation = project.op_of_folder(folder).partition(".")
+    found = getattr(getattr(torch.ops, project.repository().namespace), op, None)
+    overload = getattr(found, implementation or "default", None)
+    return str(overload._schema) if overload else None
 
 
 def library_state(op: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def detailed(folders: Sequence[str]) -> list[dict[str, Any]]:
     files are relative to the folder.
     """
     os.environ.setdefault("PJRT_DEVICE", "CPU")  # otherwise torch_xla guesses the device, and prints that
-    by_name = {entry["op"]: entry for entry in inventory()}
+    by_name = {entry["op"]: entry for entry in inventory(schemas=True)}
     return [by_name[folder] | _details(folder, by_name[folder]["implements"] or folder) for folder in folders]
 
 

@@ -29,7 +29,7 @@ def list_ops(ops: tuple[str, ...], as_json: bool) -> None:
 
         entries = detailed(with_implementations(select_ops("list", list(map(folder_of, ops)))))
     else:
-        entries = inventory()
+        entries = inventory(schemas=as_json)
     if as_json:
         for entry in entries:
             click.echo(json.dumps(entry))

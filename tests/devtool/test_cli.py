@@ -129,8 +129,9 @@ def test_reader_that_stops_early(tree):
         (["--help"], set()),
         (["new-op", "some_op", "--dry-run"], {"jinja2", "markupsafe", "lark", "regex", "interegular", "atomicwrites"}),
         (["build", "tiny"], set()),
+        (["list"], {"rich"}),
     ],
-    ids=["help", "new-op", "build-nothing-to-do"],
+    ids=["help", "new-op", "build-nothing-to-do", "list"],
 )
 def test_short_commands_import_little(tree, arguments, packages):
     """Few imports make them fast; benchmarks/bench_devtool.py measures the time.
