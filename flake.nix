@@ -28,13 +28,16 @@
       overlays.default = final: prev: { pyxla = import ./nix { pkgs = final; }; };
       templates = rec {
         default = kernel;
-        kernel = { path = ./templates/kernel; description = "A repository of kernels of your own, built by pyxla"; };
+        kernel = { path = ./templates/kernel; description = "A repository of kernels of your own, as devtool init writes it"; };
       };
-      # What that template calls: the packages of the op folders in `kernels`, and a check that runs a script with them.
       lib = {
+        # The outputs of the flake of a repository of kernels, which the template calls: repository ./.
+        repository = root:
+          let repositories = eachSystem (scope: scope.repository root); output = name: builtins.mapAttrs (_: r: r.${name}) repositories; in
+          { packages = output "packages"; checks = output "checks"; devShells = output "shells"; inherit (self) formatter; };
+        # The packages of op folders that are in no such repository.
         kernelPackages = { system, kernels, cuda ? true, namespace ? "xla_gpu" }:
           (scopeOf system).kernelPackages { inherit kernels cuda namespace; };
-        kernelCheck = { system, kernels, script }: (scopeOf system).kernelCheck { inherit kernels script; };
       };
     };
 }

@@ -36,11 +36,18 @@ let
       wheel = import ./wheel.nix { inherit pkgs python wheels version build; release = own.default; };
       base = wheels.environment { name = "wheels-${set}"; packages = wheels.sets.${set}; };
       develop = wheels.environment { name = "develop-${set}"; inherit base; packages = wheels.sets.dev; };
-      checkout = import ./checkout.nix { inherit lib compile cuda develop toolchain; };
+      shellWith = environment: import ./shell.nix { inherit lib compile cuda toolchain environment; };
+      checkout = import ./checkout.nix (shellWith develop);
+      # devtool and pyxla from the wheel.
+      installed = wheels.environment { name = "devtool-${set}"; base = develop; own = [ "${wheel}/*.whl" ]; };
+      repository = import ./repository.nix {
+        inherit kernelPackages;
+        shell = shellWith installed;
+        pyxla = "${installed}/${wheels.folder}/pyxla";
+      };
     in
     {
-      inherit toolchain kernelPackages checkout;
-      inherit (checkout) shell;
+      inherit toolchain kernelPackages checkout repository;
       packages = own // { inherit wheel; } // lib.optionalAttrs hasTorchXla {
         # The pages are the same in both variants.
         docs = cpu.checkout.run "docs" "devtool docs --output $out";
@@ -49,11 +56,13 @@ let
     };
   cuda = variant true;
   cpu = variant false;
-  # Runs `script`, with the libraries of `kernels` preloaded and their Python files on PYTHONPATH.
-  kernelCheck = { kernels, script }: pkgs.runCommand "pyxla-check-script" { } ''
-    LD_PRELOAD=$(echo ${(cpu.kernelPackages kernels "xla_gpu").default}/lib/lib*.so) PYTHONPATH=${kernels} HOME=$PWD \
-      ${cpu.packages.python}/bin/python ${script} | tee $out
-  '';
+  # The tests of a repository run without a GPU, on ops without CUDA code.
+  repository = root:
+    let withCuda = cuda.repository root; withoutCuda = cpu.repository root; in {
+      inherit (withCuda) packages;
+      shells = lib.optionalAttrs hasTorchXla { default = withCuda.shell; cpu = withoutCuda.shell; };
+      checks = lib.optionalAttrs hasTorchXla { inherit (withoutCuda) tests; };
+    };
   formatter = import ./formatter.nix {
     inherit pkgs;
     tools = wheels.environment { name = "tools"; packages = wheels.sets.dev; };
@@ -63,7 +72,7 @@ in
   inherit formatter;
   inherit (cuda) packages toolchain;
   cpu = cpu.packages // { inherit (cpu) toolchain; };
-  shells = lib.optionalAttrs hasTorchXla { default = cuda.shell; cpu = cpu.shell; };
+  shells = lib.optionalAttrs hasTorchXla { default = cuda.checkout.develop; cpu = cpu.checkout.develop; };
   devtool = pkgs.writeShellScriptBin "devtool" ''
     root=$(git rev-parse --show-toplevel 2>/dev/null || pwd)
     [ -x "$root/bin/devtool" ] || {
@@ -74,7 +83,7 @@ in
     exec "$root/bin/devtool" nix develop -c devtool "$@"
   '';
   kernelPackages = { kernels, cuda, namespace }: (variant cuda).kernelPackages kernels namespace;
-  inherit kernelCheck;
+  inherit repository;
   checks = {
     format = pkgs.runCommand "pyxla-check-format" { } ''
       cp -r --no-preserve=mode ${cpu.checkout.source} checkout
@@ -93,11 +102,12 @@ in
       python3 -P -m pytest -p pyxla.pytest_plugin -p devtool.testing.pytest_outcomes --without-slow -q kernels
       touch $out
     '';
-    # `.#python` calls an op of its own and opens cuDNN; the template's op, built from its folder, is right.
+    # `.#python` calls an op of its own and opens cuDNN.
     python = pkgs.runCommand "pyxla-check-python" { } ''
       HOME=$PWD ${cpu.packages.python}/bin/python ${./check_python.py} | tee $out
     '';
-    template = kernelCheck { kernels = ../templates/kernel/kernels; script = ../templates/kernel/check.py; };
+    # The template's tests, with devtool and pyxla from the wheel.
+    template = (cpu.repository ../templates/kernel).tests;
     # What `devtool new-op` writes builds and passes.
     scaffold = cpu.checkout.run "scaffold" ''
       devtool new-op check_scaffold "(Tensor x, Tensor? weight, float scale=1.0) -> Tensor"

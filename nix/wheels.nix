@@ -57,15 +57,17 @@ rec {
     installPhase = install "install --target $out/site" packages [ ];
   };
 
+  # Where an environment has its packages.
+  folder = "lib/python${python.pythonVersion}/site-packages";
+
   # A Python environment: a venv in the store with these wheels, and wheels of our own, on top of `base`, another
   # environment. Layers, because torch's wheels are 7 GB that an edit of pyxla must not copy.
   environment = { name, packages ? { }, own ? [ ], base ? null }:
-    let folder = "lib/python${python.pythonVersion}/site-packages"; in
     installed ({
       name = "pyxla-${name}";
       installPhase = ''
         ${python.interpreter} -I -m venv --without-pip $out
-        ${lib.optionalString (base != null) "echo ${base}/${folder} > $out/${folder}/base.pth"}
+        ${lib.optionalString (base != null) "echo \"import site; site.addsitedir('${base}/${folder}')\" > $out/${folder}/base.pth"}
         ${install "--python $out/bin/python install" (builtins.attrValues packages) own}
         # Bytecode that is checked by its source's content: the store keeps no times.
         $out/bin/python -I -m compileall -q -j 0 --invalidation-mode unchecked-hash $out/${folder} || true

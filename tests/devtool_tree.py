@@ -21,9 +21,8 @@ static XLA_FFI_Error* Run(XLA_FFI_CallFrame*) { return nullptr; }
 PYXLA_OP_TABLE(NAME, PYXLA_HOST_HANDLER("xla_gpu_NAME", Run))
 """
 
-needs_nvcc = pytest.mark.skipif(
-    not (shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")), reason="needs nvcc"
-)
+HAS_NVCC = bool(shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin"))
+needs_nvcc = pytest.mark.skipif(not HAS_NVCC, reason="needs nvcc")
 
 
 class Tree:

@@ -12,7 +12,7 @@ import pytest
 from devtool.errors import DevtoolError
 from devtool.release import nix
 from tests.conftest import ROOT
-from tests.flake import SYSTEMS, Flake
+from tests.flake import SYSTEMS, Flake, tracked_files
 
 OPS = sorted({path.parent.name for file in ("*_ffi.cc", "implements") for path in (ROOT / "kernels").glob(f"*/{file}")})
 needs_nix = pytest.mark.skipif(shutil.which("nix") is None, reason="needs nix: apt-get install nix-bin")
@@ -240,30 +240,28 @@ def test_stand_in_has_the_surface_and_little_more(flake):
 # The template
 
 
-def test_template_is_what_new_op_writes():
-    from devtool.scaffold.op_folder import rendered
-    from devtool.scaffold.schema import DEFAULT_SCHEMA, parse_schema
-    from devtool.scaffold.stub import Op
-
-    template = ROOT / "templates/kernel/kernels/scaled"
-    with rendered(Op("scaled", parse_schema(DEFAULT_SCHEMA)), beside=None) as folder:
-        for path in template.iterdir():
-            if path.is_file():
-                assert path.read_text() == (folder / path.name).read_text(), path.name
-        assert {p.name for p in folder.iterdir()} - {p.name for p in template.iterdir()} == {
-            "cases.py",
-            "test_scaled.py",
-        }
+def test_template_is_what_init_writes(tmp_path):
+    command = [sys.executable, "-P", "-m", "devtool", "init", "my-kernels"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    written, template = tmp_path / "my-kernels", ROOT / "templates/kernel"
+    files = {str(path.relative_to(written)): path.read_text() for path in written.rglob("*") if path.is_file()}
+    kept = {name.removeprefix("templates/kernel/") for name in tracked_files() if name.startswith("templates/kernel/")}
+    assert files == {name: (template / name).read_text() for name in kept}
 
 
 @needs_nix
 def test_template_evaluates_against_this_flake(flake, tmp_path):
     mine = flake.repository_from_template(tmp_path / "mine")
-    result = flake.nix("eval", "--json", ".#packages.x86_64-linux", "--apply", "builtins.attrNames", cwd=mine)
-    assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout) == ["default", "scaled"]
-    result = flake.nix("eval", "--raw", ".#checks.x86_64-linux.call.drvPath", cwd=mine)
-    assert result.returncode == 0, result.stderr
+    apply = "builtins.mapAttrs (_: drv: drv.drvPath)"
+    for output, names in (
+        ("packages.x86_64-linux", ["default", "scaled"]),
+        ("packages.aarch64-linux", ["default", "scaled"]),
+        ("checks.x86_64-linux", ["tests"]),
+        ("devShells.x86_64-linux", ["cpu", "default"]),
+    ):
+        result = flake.nix("eval", "--json", f".#{output}", "--apply", apply, cwd=mine)
+        assert result.returncode == 0, result.stderr
+        assert list(json.loads(result.stdout)) == names
 
 
 @needs_nix

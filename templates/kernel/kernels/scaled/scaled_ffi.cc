@@ -67,4 +67,4 @@ XLA_FFI_DEFINE_HANDLER(kCuda, Cuda,
 
 }  // namespace
 
-PYXLA_OP_TABLE(scaled, PYXLA_HOST_HANDLER("xla_gpu_scaled", kHost) PYXLA_CUDA_HANDLER("xla_gpu_scaled", kCuda))
+PYXLA_OP_TABLE(scaled, PYXLA_HOST_HANDLER("my_kernels_scaled", kHost) PYXLA_CUDA_HANDLER("my_kernels_scaled", kCuda))

@@ -1,0 +1,3 @@
+"""The op folders."""
+
+import pyxla  # noqa: F401 - first, as it imports the ops
