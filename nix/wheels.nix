@@ -25,12 +25,13 @@ rec {
   sets = builtins.mapAttrs (_: builtins.mapAttrs (_: file: { inherit file; path = fetch file; }))
     lock.environments.${stdenv.hostPlatform.system}.${python.pythonVersion};
 
-  # A shell command that installs these wheels and `more`, by the locked pip, where `options` say.
+  # A shell command that installs these wheels and `more`, by the locked pip, where `options` say; --ignore-installed, as
+  # pip sees itself in its wheel and would not install that.
   install = options: packages: more:
     let files = map (wheel: "wheels/${wheel.file}") packages; in ''
       mkdir -p wheels
       ${lib.concatMapStringsSep "\n" (wheel: "ln -sf ${wheel.path} wheels/${wheel.file}") ([ sets.dev.pip ] ++ packages)}
-      ${python.interpreter} -I wheels/${sets.dev.pip.file}/pip ${options} --quiet --no-index --no-deps --no-compile \
+      ${python.interpreter} -I wheels/${sets.dev.pip.file}/pip ${options} --quiet --no-index --no-deps --no-compile --ignore-installed \
         --no-warn-script-location --disable-pip-version-check --root-user-action ignore ${toString (files ++ more)}
     '';
 

@@ -93,7 +93,7 @@ def test_script_that_knows_torch_xla_alone(site):
 
 @needs_nix
 def test_same_by_nix(repository, site, tmp_path):
-    """The flake's check runs the repository's tests; the library that it builds serves the same script."""
+    """The flake's check runs the repository's tests, its shell makes the wheel, its library serves the same script."""
     ours, mine = Flake(tmp_path / "pyxla", whole=True), tmp_path / "mine"
     shutil.copytree(repository, mine, ignore=shutil.ignore_patterns("build", "dist", "__pycache__"))
     flake = mine / "flake.nix"
@@ -102,6 +102,8 @@ def test_same_by_nix(repository, site, tmp_path):
         subprocess.run(["git", *command], cwd=mine, check=True)
     checked = ours.nix("flake", "check", "-L", cwd=mine)
     assert checked.returncode == 0, checked.stderr
+    wheel = ours.nix("develop", ".#cpu", "-c", "devtool", "wheel", "--check", cwd=mine)
+    assert wheel.returncode == 0 and (mine / wheel.stdout.strip().splitlines()[-1]).is_file(), wheel.stderr
     built = ours.nix("build", "-o", str(tmp_path / "result"), f".#{WRAPPING}", cwd=mine)
     assert built.returncode == 0, built.stderr
     use(tmp_path / f"result/lib/lib{WRAPPING}.so", site)
