@@ -8,12 +8,12 @@ it is also the device's plugin. `devtool trace` starts its recording here.
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 
 from torch_xla.experimental.plugins import DevicePlugin
 
-from pyxla.errors import PyxlaError, mismatch
+from pyxla.errors import PyxlaError, mismatch, warn
+from pyxla.library.find import unsupported_libraries
 from pyxla.library.register import register_preloaded
 from pyxla.packages import kernel_packages
 from pyxla.pjrt import c_api, cuda_plugin
@@ -41,10 +41,10 @@ class Plugin(DevicePlugin):
         for library in register_preloaded("CUDA" if cuda else "Host"):
             op = library.table.op
             if (library.table.namespace, op) not in known:
-                warnings.warn(
-                    f"{library.table.qualified_op}: definition: expected {op}.py, got none for {library.path}",
-                    stacklevel=2,
-                )
+                warn(f"{library.table.qualified_op}: definition: expected {op}.py, got none for {library.path}")
+        # Its op raises this again when it is called; whoever loads a model first should not wait for that.
+        for error in unsupported_libraries():
+            warn(str(error))
 
     def library_path(self) -> str:
         """The PJRT plugin that torch_xla loads: pjrt_proxy, which loads the vendor's plugin."""

@@ -5,6 +5,9 @@ The C++ handlers use the same form (pyxla/include/pyxla/ffi/checks.h), and so do
 
 from __future__ import annotations
 
+import re
+import warnings
+
 
 class PyxlaError(RuntimeError):
     """An error with a message in this form and, if there is one, a hint.
@@ -35,6 +38,10 @@ class LibraryError(PyxlaError):
     """A custom-call library is missing, cannot be loaded, or does not match the op, the sources or the machine."""
 
 
+class VersionError(LibraryError):
+    """A custom-call library is whole, but too old or too new for this pyxla."""
+
+
 class ArtifactError(PyxlaError):
     """An exported function cannot be read, written, or run here."""
 
@@ -42,3 +49,10 @@ class ArtifactError(PyxlaError):
 def mismatch(where: str, argument: str, expected: object, got: object) -> str:
     """The message of an error: `where: argument: expected X, got Y`."""
     return f"{where}: {argument}: expected {expected}, got {got}"
+
+
+def warn(message: str) -> None:
+    """Warns about something of which the rest works without it; a warning also where warnings are errors."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("always", message=re.escape(message))
+        warnings.warn(message, stacklevel=3)

@@ -8,7 +8,6 @@ A package declares itself by an entry point, in its pyproject.toml::
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import importlib.util
 import re
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pyxla.errors import DefinitionError, mismatch
+from pyxla.errors import mismatch, warn
 from pyxla.namespaces import GROUP, NAMESPACE, namespace_problem
 
 __all__ = ["NAMESPACE", "KernelPackage"]
@@ -32,11 +31,13 @@ class KernelPackage:
         namespace: of its ops, `torch.ops.<namespace>.<op>`; their custom calls' targets begin with it.
         name: under which Python imports it.
         folder: the folder that contains the op folders.
+        distribution: under which pip knows it.
     """
 
     namespace: str
     name: str
     folder: Path
+    distribution: str
 
     def module(self, folder: str, file: str | None = None) -> str:
         """The name of a module in an op's folder, by default of the file with the op."""
@@ -57,19 +58,31 @@ class KernelPackage:
 def kernel_packages() -> tuple[KernelPackage, ...]:
     """All kernel packages, pyxla's own first, then by namespace and name.
 
-    Raises:
-        DefinitionError: a namespace that is no identifier, or that torch has.
+    One with a namespace that ops cannot have, or that cannot be found, is left out with a warning: the others work
+    without it.
     """
     found = {}
     for entry in importlib.metadata.entry_points(group=GROUP):
-        check_namespace(entry.name, entry.value)
-        # A folder that was removed after the installation has no package: the others work without it.
-        spec = None
-        with contextlib.suppress(ModuleNotFoundError):
-            spec = importlib.util.find_spec(entry.value)
-        for location in list(spec.submodule_search_locations or [])[:1] if spec else []:
-            found[entry.value] = KernelPackage(entry.name, entry.value, Path(location).resolve())
+        if problem := namespace_problem(entry.name):
+            warn(mismatch(entry.value, "namespace", problem, f"{entry.name!r}, so its ops are left out"))
+            continue
+        for location in _locations(entry.value)[:1]:
+            distribution = entry.dist.name if entry.dist else entry.value
+            found[entry.value] = KernelPackage(entry.name, entry.value, Path(location).resolve(), distribution)
     return tuple(sorted(found.values(), key=lambda p: (p.namespace != NAMESPACE, p.namespace, p.name)))
+
+
+def _locations(package: str) -> list[str]:
+    """The folders of a package; none if it is gone, as after an editable install whose folder was removed."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except ModuleNotFoundError:
+        return []
+    except Exception as error:  # of a package that contains it
+        got = f"{type(error).__name__}: {error}, so its ops are left out"
+        warn(mismatch(package, "package", "one that Python can find", got))
+        return []
+    return list(spec.submodule_search_locations or []) if spec else []
 
 
 def packages_of(namespace: str) -> tuple[KernelPackage, ...]:
@@ -105,18 +118,6 @@ def op_pattern() -> re.Pattern[str]:
     names = {NAMESPACE, *(package.namespace for package in kernel_packages())}
     namespaces = "|".join(sorted(names, key=lambda name: (-len(name), name)))
     return re.compile(rf"\b(?:{namespaces})(?:::|_)(\w+)")
-
-
-def check_namespace(namespace: str, package: str) -> None:
-    """Raises DefinitionError unless ops can have this namespace.
-
-    Args:
-        namespace: such as "my_kernels".
-        package: the name of the kernel package, for the message.
-    """
-    if problem := namespace_problem(namespace):
-        hint = f'[project.entry-points."{GROUP}"] in the pyproject.toml of {package} names it'
-        raise DefinitionError(mismatch(package, "namespace", problem, repr(namespace)), hint)
 
 
 def implemented_op(kernels: Path, folder: str) -> str | None:

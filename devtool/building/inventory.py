@@ -45,7 +45,7 @@ def _schema(folder: str) -> str | None:
 
 def library_state(op: str) -> dict[str, Any]:
     """The fields of `inventory` about the op's library."""
-    from pyxla.errors import LibraryError
+    from pyxla.errors import LibraryError, VersionError
     from pyxla.library.find import check_fresh, library_path, load_library
     from pyxla.library.manifest import read_manifest
 
@@ -57,7 +57,8 @@ def library_state(op: str) -> dict[str, Any]:
     try:
         library, manifest = load_library(op, path, origin, namespace), read_manifest(path)
     except LibraryError as error:
-        return _entry("corrupt", error.message, path)
+        state = "unsupported" if isinstance(error, VersionError) else "corrupt"
+        return _entry(state, error.message, path)
     try:
         check_fresh(library)
     except LibraryError as error:

@@ -17,7 +17,8 @@ def list_ops(ops: tuple[str, ...], as_json: bool) -> None:
     and those of its implementations.
 
     \b
-    State: built; stale (the sources changed since); not built; corrupt (not a library of this op).
+    State: built; stale (the sources changed since); not built; corrupt (not a library of this op);
+    unsupported (too old or too new for this pyxla).
     """
     import json
 

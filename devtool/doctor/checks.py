@@ -256,7 +256,7 @@ class Doctor:
 
 def _op(entry: dict[str, Any]) -> str:
     op, state = entry["op"], entry["state"]
-    if state in ("stale", "corrupt"):
+    if state in ("stale", "corrupt", "unsupported"):
         raise Problem(f"{state}: {entry['reason']}", f"devtool build {op} --clean")
     if entry["misfit"]:
         message, hint = entry["misfit"]

@@ -95,7 +95,7 @@ def ops(capabilities: str) -> list[dict[str, Any]]:
     entries = inventory()
     for entry in entries:
         entry["misfit"] = None
-        if entry["state"] not in ("not built", "stale", "corrupt"):
+        if entry["state"] not in ("not built", "stale", "corrupt", "unsupported"):
             try:
                 for capability in json.loads(capabilities):
                     check_architecture(find_library(entry["op"]), tuple(capability))

@@ -23,7 +23,8 @@ from devtool.release.system_needs import read_needs
 # Fields of the manifest that the op table has too.
 _FIELDS = ("namespace", "source_digest", "compiler", "flags_digest", "cuda_architectures", "ffi_api_version")
 # The parts of a report, in the order in which they are shown.
-_PARTS = ("library", "manifest", "op", "sha256", *_FIELDS, "nixpkgs", "release", "wrapped", "needs", "versions")
+_PARTS = ("library", "manifest", "contract", "op", "sha256", *_FIELDS, "nixpkgs", "release", "wrapped")
+_PARTS += ("needs", "versions")
 _DIFFERS = "differs"
 
 
@@ -164,6 +165,9 @@ def _compare_manifest(report: Report, manifest: Any, table: Any) -> None:
     from pyxla.library.manifest import contradictions
 
     report.found |= {name: getattr(manifest, name) for name in (*_FIELDS, "flags")}
+    numbers = {"op table": manifest.op_table, "headers": manifest.headers, "recipe": manifest.recipe}
+    report.found["contract"] = [f"manifest {manifest.format}", *(f"{name} {n}" for name, n in numbers.items() if n)]
+    report.verdicts["contract"] = "ok"
     name = report.file.name
     report.compare("manifest", name, manifest.library, f"that of {name}", f"that of {manifest.library}")
     digest = hashlib.sha256(manifest.flags.encode()).hexdigest()

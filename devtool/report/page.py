@@ -118,7 +118,7 @@ def _missing(entry: dict[str, Any]) -> list[dict[str, str]]:
     def add(what: str, command: str) -> None:
         found.append({"what": what, "command": command})
 
-    if library.get("state") in ("not built", "stale", "corrupt"):
+    if library.get("state") in ("not built", "stale", "corrupt", "unsupported"):
         add(f"Its library is {library['state']}.", f"devtool build {op}")
     if not entry["tests"] and entry["has_tests"]:
         add("No complete run of its tests is on record.", f"devtool test {op}")

@@ -119,7 +119,7 @@ function(pyxla_add_op op implemented)
     COMMAND "${CMAKE_COMMAND}" -D "OP=${op}" -D "LIBRARY=$<TARGET_FILE:${op}>" -D "DIGEST_SOURCE=${digest_source}"
             -D "FFI_HEADER=${PYXLA_FFI_INCLUDE_DIR}/xla/ffi/api/c_api.h" -D "COMPILER=${compiler}"
             -D "FLAGS=${PYXLA_FLAGS_TEXT}" -D "ARCHITECTURES=${architectures}" -D "WRAPPED=${wrapped}"
-            -D "NAMESPACE=${PYXLA_NAMESPACE}"
+            -D "NAMESPACE=${PYXLA_NAMESPACE}" -D "RECIPE=${PYXLA_RECIPE_VERSION}" -D "INCLUDE=${PYXLA_DIR}/include/pyxla"
             -D "NIXPKGS=${PYXLA_NIXPKGS_TEXT}"
             -P "${CMAKE_SOURCE_DIR}/manifest.cmake"
     BYPRODUCTS "${PYXLA_LIBRARY_DIR}/lib${op}.json"

@@ -3,7 +3,8 @@
 #
 # cmake -D OP=<op> -D LIBRARY=<file> -D DIGEST_SOURCE=<what source_digest.cmake wrote> -D FFI_HEADER=<XLA's c_api.h>
 #       -D COMPILER=<text> -D FLAGS=<text> -D ARCHITECTURES=<with commas between> -D WRAPPED=<wrapped.json or nothing>
-#       -D NAMESPACE=<of the op in torch.ops> -D NIXPKGS=<text, or nothing outside Nix> -P manifest.cmake
+#       -D NAMESPACE=<of the op in torch.ops> -D NIXPKGS=<text, or nothing outside Nix> -D RECIPE=<its version>
+#       -D INCLUDE=<folder of pyxla's headers> -P manifest.cmake
 cmake_minimum_required(VERSION 3.24)
 include("${CMAKE_CURRENT_LIST_DIR}/fail.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/wrapped_fields.cmake")
@@ -49,6 +50,10 @@ file(STRINGS "${FFI_HEADER}" major REGEX "^#define XLA_FFI_API_MAJOR ")
 file(STRINGS "${FFI_HEADER}" minor REGEX "^#define XLA_FFI_API_MINOR ")
 string(REGEX REPLACE "[^0-9]" "" major "${major}")
 string(REGEX REPLACE "[^0-9]" "" minor "${minor}")
+file(STRINGS "${INCLUDE}/version.h" headers REGEX "^#define PYXLA_HEADERS_VERSION ")
+string(REGEX REPLACE "[^0-9]" "" headers "${headers}")
+file(STRINGS "${INCLUDE}/ffi/op_table.h" op_table REGEX "kOpTableVersion = ")
+string(REGEX REPLACE ".* = ([0-9]+).*" "\\1" op_table "${op_table}")
 file(STRINGS "${DIGEST_SOURCE}" source_digest REGEX "kSourceDigest.*=")
 string(REGEX REPLACE ".*\"(.*)\".*" "\\1" source_digest "${source_digest}")
 string(SHA256 flags_digest "${FLAGS}")
@@ -74,6 +79,7 @@ if(WRAPPED)
     \"version\": ${version}
   }")
 endif()
+# A new field makes a new format, and no field changes (docs/concept/versions.md).
 # Renamed into place: a reader sees a whole manifest or none.
 file(WRITE "${manifest}.new" "{
   \"compiler\": ${compiler},
@@ -84,10 +90,14 @@ file(WRITE "${manifest}.new" "{
   ],
   \"flags\": ${flags},
   \"flags_digest\": \"${flags_digest}\",
+  \"format\": 2,
+  \"headers\": ${headers},
   \"library\": \"${library_name}\",
   \"namespace\": \"${NAMESPACE}\",
   \"nixpkgs\": ${nixpkgs},
   \"op\": \"${OP}\",
+  \"op_table\": ${op_table},
+  \"recipe\": ${RECIPE},
   \"sha256\": \"${sha256}\",
   \"source_digest\": \"${source_digest}\",
   \"wrapped\": ${wrapped}

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pyxla.errors import LibraryError, mismatch
+from pyxla.errors import LibraryError, VersionError, mismatch
 from pyxla.library.manifest import check_digest, check_table, check_wrapped, manifest_path, read_manifest
 from pyxla.library.op_table import OpTable, check_elf, read_op_table, rebuild
 from pyxla.library.source_digest import source_digest
-from pyxla.packages import NAMESPACE, package_of_folder, packages_of
+from pyxla.packages import NAMESPACE, kernel_packages, package_of_folder, packages_of
 
 __all__ = ["Library"]
 
@@ -130,6 +131,18 @@ def load_library(op: str, path: Path, origin: str, namespace: str = NAMESPACE) -
             mismatch(op, "library", f"the op table of {wanted}", f"{got} in {path}"), f"devtool build {op}"
         )
     return library
+
+
+def unsupported_libraries() -> Iterator[VersionError]:
+    """The installed libraries that this pyxla does not load, as far as their manifests say so; loads none."""
+    for package in kernel_packages():
+        for manifest in () if package.is_checkout else sorted(package.folder.glob("*/lib*.json")):
+            try:
+                read_manifest(manifest.with_suffix(".so"))
+            except VersionError as error:
+                yield error
+            except LibraryError:  # raised when the op is called
+                continue
 
 
 def _load(path: Path, origin: str) -> Library | None:

@@ -12,13 +12,17 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from pyxla.errors import LibraryError, mismatch
+from pyxla.library.contract import MANIFESTS, OP_TABLES, check_version
 from pyxla.library.op_table import OpTable, op_of, rebuild
+from pyxla.packages import NAMESPACE
 
 # The fields that are lists, with the type of their items; the others are text.
 _LISTS = {"cuda_architectures": str, "ffi_api_version": int}
+_NUMBERS = ("format", "op_table", "headers", "recipe")
 _WRAPPED = "wrapped"
-# Text or null; a manifest of an older build lacks it.
 _NIXPKGS = "nixpkgs"
+# What manifests of the first format lack, and what holds for them.
+_FIRST_FORMAT = {"format": 1, "namespace": NAMESPACE, "op_table": None, "headers": None, "recipe": None}
 # The fields that the op table also has.
 _IN_TABLE = ("op", "namespace", "source_digest", "compiler", "flags_digest", "cuda_architectures", "ffi_api_version")
 
@@ -57,6 +61,9 @@ class Manifest:
         ffi_api_version: version of the XLA FFI headers that the library was compiled with.
         wrapped: the library or headers that the op wraps, or None.
         nixpkgs: version and revision of the nixpkgs that built the library, or None outside Nix.
+        format: of the manifest.
+        op_table: version of the library's op table; None in the first format, as the next two are.
+        headers, recipe: versions of pyxla's headers and of its CMake recipe, with which the library was built.
     """
 
     op: str
@@ -71,6 +78,10 @@ class Manifest:
     ffi_api_version: tuple[int, ...]
     wrapped: Wrapped | None
     nixpkgs: str | None
+    format: int
+    op_table: int | None
+    headers: int | None
+    recipe: int | None
 
 
 def manifest_path(library: Path) -> Path:
@@ -83,6 +94,7 @@ def read_manifest(library: Path) -> Manifest | None:
 
     Raises:
         LibraryError: it cannot be read, is not whole JSON, or lacks a field.
+        VersionError: this pyxla does not load its format, or the version of op table that it names.
     """
     path, op, hint = manifest_path(library), op_of(library), f"{rebuild(library)} --clean"
     try:
@@ -93,15 +105,23 @@ def read_manifest(library: Path) -> Manifest | None:
         raise LibraryError(mismatch(op, "manifest", "a readable file", error), hint) from error
     except (ValueError, RecursionError) as error:
         raise LibraryError(mismatch(op, "manifest", "whole JSON", f"{error} in {path}"), hint) from error
+    values = values if isinstance(values, dict) else {}
+    if "format" not in values:
+        values = _FIRST_FORMAT | values
+    if _is_valid("format", values["format"]):
+        check_version("manifest", "format", values["format"], MANIFESTS, path, op)
+    absent = _FIRST_FORMAT if values["format"] == 1 else {}
     found = {}
     for name in (field.name for field in fields(Manifest)):
-        value = values.get(name) if isinstance(values, dict) else None
-        if not _is_valid(name, value):
+        value = values.get(name)
+        if not _is_valid(name, value) and (name, value) not in absent.items():
             raise LibraryError(
                 mismatch(op, "manifest", f"{name} as the build writes it", f"{value!r} in {path}"),
                 hint,
             )
         found[name] = tuple(value) if name in _LISTS else Wrapped(**value) if isinstance(value, dict) else value
+    if found["op_table"] is not None:
+        check_version("op table", "version", found["op_table"], OP_TABLES, library, op)
     return Manifest(**found)
 
 
@@ -111,6 +131,8 @@ def _is_valid(name: str, value: object) -> bool:
         return _is_wrapped(value)
     if name in _LISTS:
         return isinstance(value, list) and all(isinstance(entry, _LISTS[name]) for entry in value)
+    if name in _NUMBERS:
+        return type(value) is int  # True is no number
     return isinstance(value, str) or (value is None and name == _NIXPKGS)
 
 
@@ -177,6 +199,8 @@ def check_wrapped(library: Path, manifest: Manifest) -> None:
 def contradictions(manifest: Manifest, table: OpTable) -> dict[str, tuple[object, object]]:
     """The fields in which the manifest and the op table differ: {field: (in the table, in the manifest)}."""
     said = {name: (getattr(table, name), getattr(manifest, name)) for name in _IN_TABLE}
+    if manifest.op_table is not None:
+        said["op_table"] = (table.version, manifest.op_table)
     return {name: pair for name, pair in said.items() if pair[0] != pair[1]}
 
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyxla.errors import LibraryError, mismatch
+from pyxla.library.contract import OP_TABLES, check_version
 from pyxla.packages import NAMESPACE
 
 __all__ = ["Handler", "OpTable"]
 
 SYMBOL = "pyxla_op_table"
-VERSION = 4
 
 _ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
 # ELF's magic number, 64 bits, little-endian; and the size of a program header.
@@ -50,6 +50,7 @@ class OpTable:
     handlers: tuple[Handler, ...]
     triton_launch: ctypes._Pointer | None = None
     namespace: str = NAMESPACE
+    version: int = OP_TABLES.newest
 
     @property
     def qualified_op(self) -> str:
@@ -69,6 +70,7 @@ class _CHandler(ctypes.Structure):
 
 
 class _COpTable(ctypes.Structure):
+    # The first two are in tables of all versions.
     _fields_ = [
         ("struct_size", ctypes.c_size_t),
         ("version", ctypes.c_int32),
@@ -86,11 +88,16 @@ class _COpTable(ctypes.Structure):
     ]
 
 
+# The size of each version's table. Each has the fields of the one before it, and more behind them.
+_SIZES = {3: _COpTable.op_namespace.offset, 4: ctypes.sizeof(_COpTable)}
+
+
 def read_op_table(path: Path) -> OpTable | None:
     """Loads the library and returns its table, or None if it is a library of another kind (no such symbol).
 
     Raises:
-        LibraryError: no such file, not a whole ELF library for this machine, or a table of another version.
+        LibraryError: no such file, not a whole ELF library for this machine, or a table of another size.
+        VersionError: a table of a version that this pyxla does not load.
     """
     check_elf(path)
     try:
@@ -103,12 +110,11 @@ def read_op_table(path: Path) -> OpTable | None:
         return None
     function.restype = ctypes.POINTER(_COpTable)
     table = function().contents
-    if table.version != VERSION or table.struct_size != ctypes.sizeof(_COpTable):
-        got = f"version {table.version} of {table.struct_size} bytes in {path}"
-        raise LibraryError(
-            mismatch(op_of(path), "op table", f"version {VERSION} of {ctypes.sizeof(_COpTable)} bytes", got),
-            rebuild(path),
-        )
+    version = table.version
+    check_version("op table", "version", version, OP_TABLES, path, op_of(path))
+    if table.struct_size != _SIZES[version]:
+        size = f"{_SIZES[version]} bytes in version {version}"
+        raise LibraryError(mismatch(op_of(path), "op table", size, f"{table.struct_size} in {path}"), rebuild(path))
     handlers = tuple(
         Handler(h.target.decode(), h.platform.decode(), h.instantiate, h.prepare, h.initialize, h.execute)
         for h in table.handlers[: table.handler_count]
@@ -122,7 +128,8 @@ def read_op_table(path: Path) -> OpTable | None:
         compiler=table.compiler.decode(),
         handlers=handlers,
         triton_launch=table.triton_launch,
-        namespace=table.op_namespace.decode(),
+        namespace=table.op_namespace.decode() if version >= 4 else NAMESPACE,
+        version=version,
     )
 
 

@@ -6,12 +6,10 @@ The file in an implementation's folder declares it with `implementation`.
 from __future__ import annotations
 
 import importlib
-import re
 import traceback
-import warnings
 from pathlib import Path
 
-from pyxla.errors import DefinitionError, mismatch
+from pyxla.errors import DefinitionError, mismatch, warn
 from pyxla.packages import NAMESPACE, KernelPackage, kernel_packages, package_of_folder
 from pyxla.torch_ops.implementation import choose_from_environment
 
@@ -51,13 +49,7 @@ def _load(package: KernelPackage) -> None:
             FAILED[module] = error
             name = folder if package.namespace == NAMESPACE else f"{package.namespace}::{folder}"
             got = _describe(error, package)
-            _warn(f"{name}: definition: expected an importable {folder}.py, got {got}")
-
-
-def _warn(message: str) -> None:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("always", message=re.escape(message))
-        warnings.warn(message, stacklevel=3)
+            warn(f"{name}: definition: expected an importable {folder}.py, got {got}")
 
 
 def _describe(error: Exception, package: KernelPackage) -> str:

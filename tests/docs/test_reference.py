@@ -60,6 +60,9 @@ def template(node: ast.expr, local: dict[str, ast.expr]) -> str:
     return "<>"
 
 
+WARNS = ("warn", "warnings.warn")
+
+
 def raised_messages(path: Path) -> dict[str, int]:
     """Message -> line, for every error and warning of a file."""
     found = {}
@@ -71,8 +74,8 @@ def raised_messages(path: Path) -> dict[str, int]:
             message = None
             if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
                 message = node.exc.args[0]
-            elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("warnings.warn", "mismatch", "self.that"):
-                message = node if ast.unparse(node.func) != "warnings.warn" else node.args[0]
+            elif isinstance(node, ast.Call) and (name := ast.unparse(node.func)) in (*WARNS, "mismatch", "self.that"):
+                message = node.args[0] if name in WARNS else node
             if message is not None:
                 found[canonical(template(message, local))] = node.lineno
     return found

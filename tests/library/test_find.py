@@ -166,7 +166,7 @@ def test_no_library_anywhere():
 
 def use_package(monkeypatch, folder):
     """Makes this folder the only kernel package."""
-    package = packages.KernelPackage(packages.NAMESPACE, "pyxla_kernels", folder)
+    package = packages.KernelPackage(packages.NAMESPACE, "pyxla_kernels", folder, "pyxla")
     monkeypatch.setattr(packages, "kernel_packages", lambda: (package,))
 
 

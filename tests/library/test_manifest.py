@@ -75,10 +75,11 @@ def test_no_code_of_a_changed_library_runs(installed, tmp_path):
         ("flags_digest", "0" * 64, f"'{'0' * 64}'"),
         ("cuda_architectures", ["70-real"], "('70-real',)"),
         ("ffi_api_version", [9, 9], "(9, 9)"),
+        ("op_table", 3, "3"),
     ],
 )
 def test_manifest_that_contradicts_the_table(installed, field, value, shown):
-    in_table = getattr(read_op_table(installed), field)
+    in_table = getattr(read_op_table(installed), "version" if field == "op_table" else field)
     change_manifest(installed, **{field: value})
     with pytest.raises(LibraryError) as error:
         find_library("simple_add")
@@ -97,12 +98,28 @@ def test_manifest_that_contradicts_the_table(installed, field, value, shown):
         (b"\xff\xfe\x00", "expected whole JSON, got 'utf-8' codec can't decode"),
         (b"[" * 100000, "expected whole JSON, got "),
         (b"[]", "expected op as the build writes it, got None in "),
+        ({"format": "2"}, "expected format as the build writes it, got '2' in "),
+        ({"op_table": None}, "expected op_table as the build writes it, got None in "),
+        ({"headers": True}, "expected headers as the build writes it, got True in "),
         ({"sha256": None}, "expected sha256 as the build writes it, got None in "),
         ({"nixpkgs": 25.05}, "expected nixpkgs as the build writes it, got 25.05 in "),
         ({"cuda_architectures": "80-real"}, "expected cuda_architectures as the build writes it, got '80-real' in "),
         ({"ffi_api_version": ["0", "1"]}, "expected ffi_api_version as the build writes it, got ['0', '1'] in "),
     ],
-    ids=["empty", "cut short", "binary", "deep", "list", "no digest", "number", "text for a list", "list of texts"],
+    ids=[
+        "empty",
+        "cut short",
+        "binary",
+        "deep",
+        "list",
+        "format",
+        "no table",
+        "no headers",
+        "no digest",
+        "number",
+        "text for a list",
+        "list of texts",
+    ],
 )
 def test_damaged_manifest(installed, content, expected):
     manifest = installed.with_suffix(".json")

@@ -1,12 +1,12 @@
 """Which kernel packages there are, from the entry points of what is installed."""
 
 import importlib.metadata
+import re
 from types import SimpleNamespace
 
 import pytest
 
 from pyxla import packages
-from pyxla.errors import DefinitionError
 from tests.conftest import ROOT
 
 OWN = ("xla_gpu", "pyxla_kernels")
@@ -17,7 +17,7 @@ def installed(monkeypatch):
     """Replaces the installed entry points by (namespace, package) pairs; returns the packages that are then found."""
 
     def install(*entries: tuple[str, str]) -> tuple[packages.KernelPackage, ...]:
-        found = [SimpleNamespace(name=name, value=value) for name, value in entries]
+        found = [SimpleNamespace(name=name, value=value, dist=None) for name, value in entries]
         monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: found if group == "pyxla.kernels" else [])
         monkeypatch.setattr(packages, "kernel_packages", packages.kernel_packages.__wrapped__)
         monkeypatch.setattr(packages, "op_pattern", packages.op_pattern.__wrapped__)
@@ -48,10 +48,19 @@ def test_package_that_is_gone_leaves_the_others(installed, gone):
         ("a__b", "lower-case letters, digits and _, a letter first, at most 64 characters, got 'a__b'"),
     ],
 )
-def test_namespace_that_ops_cannot_have(installed, namespace, expected):
-    with pytest.raises(DefinitionError) as error:
-        installed((namespace, "asyncio"))
-    assert error.value.message == f"asyncio: namespace: expected {expected}"
+def test_namespace_that_ops_cannot_have_leaves_the_others(installed, namespace, expected):
+    message = f"asyncio: namespace: expected {expected}, so its ops are left out"
+    with pytest.warns(match=f"^{re.escape(message)}$"):
+        found = installed((namespace, "asyncio"), OWN)
+    assert [package.name for package in found] == ["pyxla_kernels"]
+
+
+def test_package_that_cannot_be_found_leaves_the_others(installed, tmp_path, monkeypatch):
+    (tmp_path / "broken_parent.py").write_text("raise OSError('no such disk')")
+    monkeypatch.syspath_prepend(tmp_path)
+    message = "package: expected one that Python can find, got OSError: no such disk, so its ops are left out"
+    with pytest.warns(match=message):
+        assert [package.name for package in installed(("mine", "broken_parent.kernels"), OWN)] == ["pyxla_kernels"]
 
 
 def test_ops_are_found_in_names_of_every_namespace(installed):

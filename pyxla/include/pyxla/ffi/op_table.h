@@ -1,5 +1,6 @@
 // The table by which a library says what it holds. pyxla reads it through the one exported C symbol,
 // `pyxla_op_table`, and mirrors this layout in pyxla/library/op_table.py: change both, and kOpTableVersion, together.
+// Libraries outlive a release of pyxla: a new field is the last one, and no field changes (docs/concept/versions.md).
 //
 // The build sets PYXLA_WITH_CUDA, 1 with nvcc and else 0, PYXLA_IMPLEMENTATION_SUFFIX and PYXLA_NAMESPACE.
 #pragma once
@@ -14,6 +15,7 @@
 #include <typeinfo>
 
 #include "pyxla/ffi/triton_launch.h"
+#include "pyxla/version.h"
 #include "xla/ffi/api/c_api.h"
 
 #ifndef PYXLA_WITH_CUDA
@@ -35,7 +37,7 @@ namespace pyxla {
 /** Before the op's name in each target. */
 inline constexpr char kTargetPrefix[] = PYXLA_NAMESPACE "_";
 
-/** Of the layout below; pyxla takes no other. */
+/** Of the layout below. */
 inline constexpr int32_t kOpTableVersion = 4;
 
 /** One target on one platform. A stage that is not used is null; `execute` never is. */
