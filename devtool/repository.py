@@ -10,6 +10,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import os
+import re
 import sys
 import tomllib
 from dataclasses import dataclass
@@ -59,7 +60,30 @@ def find_repository(start: Path, otherwise: Path | None = None) -> Repository:
     if len(roots) > 1:
         message = f"devtool: repository: expected one, got {roots[0]} inside {roots[1]}"
         raise DevtoolError(message, "move one of them out of the other")
-    return _read(roots[0])
+    repository = _read(roots[0])
+    _require_pyxla(repository)
+    return repository
+
+
+def _require_pyxla(repository: Repository) -> None:
+    """Raises DevtoolError unless the pyxla here is of a version that the repository's dependencies allow."""
+    where, dependencies = repository.root / "pyproject.toml", repository.project.get("dependencies")
+    try:
+        version = importlib.metadata.version("pyxla")
+    except importlib.metadata.PackageNotFoundError:  # of a checkout that is not installed
+        return
+    for text in (text for text in dependencies or () if re.match(r"pyxla(?![\w.-])", str(text))):
+        from packaging.requirements import InvalidRequirement, Requirement
+
+        try:
+            asked = Requirement(text).specifier
+        except InvalidRequirement as error:
+            got = f"{text!r}: {str(error).splitlines()[0]}"
+            message = f"devtool: {where}: dependencies: expected a version of pyxla as pip takes it, got {got}"
+            raise DevtoolError(message, f'dependencies = ["pyxla>={version}"]') from error
+        if not asked.contains(version, prereleases=True):
+            message = f"devtool: pyxla: expected {text}, as {where} asks for, got {version} beside {sys.executable}"
+            raise DevtoolError(message, f"pip install '{text}', or correct dependencies")
 
 
 def _declares_kernels(folder: Path) -> bool:
@@ -102,6 +126,9 @@ def make_importable(repository: Repository) -> None:
     ):
         return
     site = repository.root / "build/site"
+    if os.pathsep in str(site):
+        message = f"devtool: repository: expected a path that PYTHONPATH can name, got a colon in {repository.root}"
+        raise DevtoolError(message, "move it to a path without one, or install it: pip install -e .")
     write_site(site, repository.project, {repository.package: kernels})
     sys.path.insert(0, str(site))
     others = os.environ.get("PYTHONPATH")
@@ -112,7 +139,7 @@ def make_importable(repository: Repository) -> None:
 def _found_at(package: str) -> Path | None:
     try:
         spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
+    except Exception:  # a package above it may raise anything
         return None
     return Path(spec.submodule_search_locations[0]).resolve() if spec and spec.submodule_search_locations else None
 
@@ -135,7 +162,19 @@ def write_site(site: Path, project: dict[str, Any], packages: dict[str, Path]) -
             fresh = link.with_name(f".{link.name}.{os.getpid()}")
             fresh.symlink_to(folder)
             fresh.replace(link)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {version}\n")
+    metadata = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {version}\n"
     groups = {"console_scripts": project.get("scripts", {}), **project.get("entry-points", {})}
     lines = [f"[{group}]\n" + "".join(f"{n} = {v}\n" for n, v in entries.items()) for group, entries in groups.items()]
-    (info / "entry_points.txt").write_text("\n".join(lines))
+    for name, text in {"METADATA": metadata, "entry_points.txt": "\n".join(lines)}.items():
+        path = info / name
+        # Most often nothing has changed, and the folder may be read-only.
+        if not path.is_file() or path.read_text() != text:
+            path.write_text(text)
+
+
+def others_with(repository: Repository, folder: str) -> list[tuple[str, Path]]:
+    """Other installed packages of the repository's namespace that have a folder of this name: (package, folder)."""
+    entries = importlib.metadata.entry_points(group=load_file("namespaces.py").GROUP, name=repository.namespace)
+    names = sorted({entry.value for entry in entries} - {repository.package})
+    found = [(name, place / folder) for name in names if (place := _found_at(name))]
+    return [(name, path) for name, path in found if path.is_dir()]

@@ -15,7 +15,7 @@ import click
 
 from devtool import project
 from devtool.building.build import Options, build_ops
-from devtool.building.preload import preload
+from devtool.building.preload import preloading
 from devtool.device import pick_device
 from devtool.errors import MISUSED, DevtoolError, unknown
 from devtool.processes import how_it_ended, run_lines
@@ -96,16 +96,18 @@ def require_right_numbers(run: Run) -> None:
 def _measure(selection: Selection, options: Options | None, reader: _Reader, extra: Sequence[str]) -> None:
     ops = project.select_ops("bench", selection.ops)
     device = pick_device("bench", selection.device)
-    environment = dict(os.environ)
-    if options is not None:
-        environment["LD_PRELOAD"] = preload("bench", build_ops(_folders(selection), options))
+    libraries = build_ops(_folders(selection), options) if options is not None else []
     command = [sys.executable, "-P", "-m", "pyxla.benchmark", *map(project.qualified, ops), "--device", device]
     command += ["--rounds", str(selection.rounds), *extra]
     command += [word for name in selection.cases for word in ("--case", name)]
     command += [word for name in selection.layers for word in ("--layer", name)]
-    with tempfile.TemporaryFile("w+", prefix="devtool-bench-") as said, _progress() as bar:
+    with (
+        preloading(libraries) as preload,
+        tempfile.TemporaryFile("w+", prefix="devtool-bench-") as said,
+        _progress() as bar,
+    ):
         reader.bar = bar
-        status = run_lines(command, reader.read, environment, project.root(), said)
+        status = run_lines(command, reader.read, os.environ | {"LD_PRELOAD": preload}, project.root(), said)
         _require_end(status, reader, said)
 
 

@@ -4,32 +4,39 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from devtool.building.build import compiler
 from devtool.errors import DevtoolError
 
+# Between two entries of LD_PRELOAD, and before a name that the loader fills in.
+_SPECIAL = set(" :$")
 
-def preload(where: str, libraries: Sequence[Path], sanitize: str | None = None) -> str:
-    """The value of LD_PRELOAD: the sanitizer, then the libraries, then the caller's other entries.
 
-    Args:
-        where: the name of the command, for the error.
+@contextmanager
+def preloading(libraries: Sequence[Path], sanitize: str | None = None) -> Iterator[str]:
+    """Yields the value of LD_PRELOAD, good in this context: the sanitizer, the libraries, the caller's other entries.
+
+    Where LD_PRELOAD cannot name the path of a library, it names a link to the library's folder.
 
     Raises:
-        DevtoolError: a path contains a space or a colon, or the compiler lacks the sanitizer.
+        DevtoolError: the compiler lacks the sanitizer.
     """
-    for path in libraries[:1]:
-        if set(" :") & set(str(path)):
-            raise DevtoolError(
-                f"{where}: checkout: expected a path that LD_PRELOAD can name, got a space or colon in {path}",
-                "move the checkout to a path without them",
-            )
     names = {path.name for path in libraries}
     entries = os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
-    others = (entry for entry in entries if Path(entry).name not in names)
-    return " ".join([*_sanitizer_runtime(sanitize), *map(str, libraries), *others])
+    others = [entry for entry in entries if Path(entry).name not in names]
+    temporary = tempfile.gettempdir()  # TMPDIR may contain a space, too
+    place = "/tmp" if _SPECIAL & set(temporary) else temporary
+    with tempfile.TemporaryDirectory(prefix="devtool-preload-", dir=place) as scratch:
+        links: dict[Path, Path] = {}
+        for folder in {path.parent for path in libraries if _SPECIAL & set(str(path))}:
+            links[folder] = Path(scratch, str(len(links)))
+            links[folder].symlink_to(folder)
+        named = [str(links.get(path.parent, path.parent) / path.name) for path in libraries]
+        yield " ".join([*_sanitizer_runtime(sanitize), *named, *others])
 
 
 def _sanitizer_runtime(sanitize: str | None) -> list[str]:

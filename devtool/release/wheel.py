@@ -6,6 +6,8 @@ entry points are those of pyproject.toml. The same sources give the same bytes, 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -59,8 +61,8 @@ def make_wheel(output: Path, options: Options, check: Callable[[Path], None] | N
         check: gets the wheel before it is in the folder; if it raises, the folder does not get the wheel.
 
     Raises:
-        DevtoolError: the repository is pyxla's own or has no ops, a build fails, or a library needs more than systems
-            with glibc 2.35 have.
+        DevtoolError: the repository is pyxla's own or has no ops, a build fails, a library was changed after its build,
+            or it needs more than systems with glibc 2.35 have.
     """
     repository, ops = project.repository(), project.op_names()
     if project.device_targets():
@@ -69,6 +71,8 @@ def make_wheel(output: Path, options: Options, check: Callable[[Path], None] | N
     if not ops:
         raise DevtoolError(f"wheel: ops: expected some in {project.kernels()}, got none", "devtool new-op my_op")
     libraries = build_ops(ops, options)
+    for library in libraries:
+        _require_the_built(library)
     tag = platform_tag(libraries)
     with tempfile.TemporaryDirectory(prefix="devtool-wheel-") as scratch:
         stage = Path(scratch, "stage")
@@ -91,6 +95,16 @@ def make_wheel(output: Path, options: Options, check: Callable[[Path], None] | N
             check(wheel)
         output.mkdir(parents=True, exist_ok=True)
         return Path(shutil.copy(wheel, output / wheel.name))
+
+
+def _require_the_built(library: Path) -> None:
+    """Raises DevtoolError unless the manifest is that of the library: pyxla would refuse the two."""
+    with library.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    built = json.loads(library.with_suffix(".json").read_text(encoding="utf-8"))["sha256"]
+    if digest != built:
+        message = f"wheel: {library.name}: expected SHA-256 {built[:12]} ({library.stem}.json), got {digest[:12]}"
+        raise DevtoolError(message, f"devtool build {library.stem.removeprefix('lib')} --clean")
 
 
 def platform_tag(libraries: Sequence[Path]) -> str:

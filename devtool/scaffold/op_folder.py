@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from devtool import project
 from devtool.errors import MISUSED, DevtoolError
 from devtool.processes import locate
-from devtool.repository import Repository
+from devtool.repository import Repository, others_with
 from devtool.scaffold.names import op_problem
 from devtool.scaffold.schema import Schema
 
@@ -54,6 +54,10 @@ def check_name(name: str) -> None:
         if (folder / f"{name}_ffi.cc").is_file():
             hint = f"take another name; devtool new-op {name} --route triton adds an implementation of it"
         raise DevtoolError(f"new-op: NAME: expected a name that is free, got {name!r}: {folder} exists", hint, MISUSED)
+    for package, other in others_with(project.repository(), name):
+        got = f"{name!r}, which {package} has in the same namespace ({other})"
+        hint = f"take another name, or uninstall {package}"
+        raise DevtoolError(f"new-op: NAME: expected a name that is free, got {got}", hint, MISUSED)
 
 
 def check_route(route: str, schema: Schema) -> None:

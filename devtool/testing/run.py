@@ -15,7 +15,7 @@ import click
 
 from devtool import project
 from devtool.building.build import Options, build_ops, for_cpu
-from devtool.building.preload import preload
+from devtool.building.preload import preloading
 from devtool.device import has_cuda_device, pick_device
 from devtool.errors import FAILED, MISUSED, DevtoolError
 from devtool.processes import how_it_ended, locate, run_through
@@ -83,11 +83,13 @@ def run_tests(
         processes = 1 if names or arguments or raw or device == "cuda" else min(4, len(os.sched_getaffinity(0)))
     libraries = build_ops(ops, for_cpu(options) if names and device == "cpu" else options)
     environment = {**os.environ, **_SANITIZER_ENVIRONMENT.get(options.sanitize or "", {})}
-    environment["LD_PRELOAD"] = preload("test", libraries, options.sanitize)
     begun = {op: fingerprint(op) for op in ops}
     # A sanitizer writes its report to the process's own stderr and ends the process: pytest must not capture that.
     captured = ["--capture=sys"] if options.sanitize else []
-    with tempfile.TemporaryDirectory(prefix="devtool-test-") as folder:
+    with (
+        preloading(libraries, options.sanitize) as environment["LD_PRELOAD"],
+        tempfile.TemporaryDirectory(prefix="devtool-test-") as folder,
+    ):
         records, outcomes = Path(folder, "records.json"), Path(folder, "outcomes.json")
         command = [
             *sanitizer, sys.executable, "-m", "pytest",

@@ -9,7 +9,7 @@ import pyxla
 from devtool.processes import locate
 from pyxla.library.op_table import read_op_table
 from pyxla.library.source_digest import source_digest
-from tests.devtool_tree import TINY
+from tests.devtool_tree import TINY, needs_nvcc
 
 # The paths of both folders could enter the library.
 PLACED = f"""{TINY}
@@ -72,6 +72,22 @@ def test_same_bytes_with_pyxla_in_a_checkout_and_installed(tmp_path, monkeypatch
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["build", "my_kernels"]
     monkeypatch.setattr("pyxla.library.source_digest.include_dir", lambda: str(checkout / "include"))
     assert read_op_table(packages[0] / "one/libone.so").source_digest == source_digest(here, "one")
+
+
+@needs_nvcc
+def test_device_code_in_a_path_with_spaces(tmp_path):
+    """nvcc hands the host compiler's options to a shell."""
+    kernels = tmp_path / "mein Projekt ä/my ops"
+    (kernels / "one").mkdir(parents=True)
+    (kernels / "one/one_ffi.cc").write_text(TINY.replace("NAME", "one"))
+    (kernels / "one/one.cu").write_text("const char* place() { return __FILE__; }\n")
+    options = (f"-DPYXLA_KERNELS={kernels}", "-DPYXLA_CUDA=ON", "-DPYXLA_ARCHITECTURES=80-real")
+    done = configure(pyxla.cmake_dir(), tmp_path / "build", *options)
+    assert done.returncode == 0, done.stderr
+    done = cmake("--build", tmp_path / "build")
+    assert done.returncode == 0, done.stdout
+    content = (tmp_path / "build/lib/libone.so").read_bytes()
+    assert b"./one/one.cu" in content and b"Projekt" not in content
 
 
 def test_folder_of_the_ops_is_not_named_or_not_there(tmp_path):

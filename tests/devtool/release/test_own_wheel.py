@@ -65,7 +65,7 @@ def test_wheel_contains_the_op_and_nothing_of_its_sources(wheel):
         entries = archive.read("my_kernels-0.1.0.dist-info/entry_points.txt").decode()
     names = ("__init__.py", "cases.py", "libscaled.json", "libscaled.so", "scaled.py")
     assert sorted(files) == sorted(["my_kernels/__init__.py", *(f"my_kernels/scaled/{name}" for name in names)])
-    assert "\nRequires-Dist: pyxla==" in metadata and "[pyxla.kernels]\nmy_kernels = my_kernels\n" in entries
+    assert "\nRequires-Dist: pyxla>=" in metadata and "[pyxla.kernels]\nmy_kernels = my_kernels\n" in entries
 
 
 def test_installed_wheel_defines_its_op_at_import_of_torch_xla(installed):
@@ -139,7 +139,7 @@ def test_check_runs_the_tests_without_the_repository(tmp_path):
 def test_check_of_a_wheel_that_asks_for_what_is_not_installed(tmp_path):
     repository = made(tmp_path, "my-kernels")
     path = repository / "pyproject.toml"
-    path.write_text(path.read_text().replace('["pyxla==0.1.0"]', '["pyxla==0.1.0", "numpy<1"]'))
+    path.write_text(path.read_text().replace('["pyxla>=0.1.0"]', '["pyxla>=0.1.0", "numpy<1"]'))
     result = run(repository, "wheel", "--check")
     assert result.returncode == 1 and not (repository / "dist").exists()
     got = "Could not find a version that satisfies the requirement numpy<1 (from my-kernels) (from versions: none)"
@@ -152,6 +152,39 @@ def test_library_that_was_swapped_after_the_installation(installed):
     result = call(installed)
     assert result.returncode == 1
     assert "LibraryError: scaled: library: expected SHA-256 " in result.stderr
+
+
+def test_library_that_was_swapped_inside_of_the_wheel(wheel, tmp_path):
+    """`devtool verify` sees it before anybody installs the wheel."""
+    swapped = tmp_path / wheel.name
+    with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(swapped, "w") as archive:
+        for name in whole.namelist():
+            other = (ROOT / "build/lib/libsimple_add.so").read_bytes()
+            archive.writestr(name, other if name.endswith(".so") else whole.read(name))
+    result = run(tmp_path, "verify", str(swapped))
+    assert result.returncode == 1
+    assert "scaled: library: expected SHA-256 " in result.stderr and f"{swapped}:my_kernels/scaled/" in result.stderr
+
+
+@pytest.fixture
+def swapped(wheel):
+    """The library of the repository that made the wheel, replaced by another until the test ends."""
+    library = wheel.parents[1] / "build/lib/libscaled.so"
+    content, times = library.read_bytes(), (library.stat().st_atime_ns, library.stat().st_mtime_ns)
+    shutil.copyfile(ROOT / "build/lib/libsimple_add.so", library)
+    yield library
+    library.write_bytes(content)
+    os.utime(library, ns=times)
+
+
+def test_library_that_was_swapped_before_the_wheel(wheel, swapped):
+    """ninja takes any file of this name for what it built."""
+    built = json.loads(swapped.with_suffix(".json").read_text())["sha256"]
+    got = hashlib.sha256(swapped.read_bytes()).hexdigest()
+    result = run(wheel.parents[1], "wheel", "--output", "swapped")
+    message = f"wheel: libscaled.so: expected SHA-256 {built[:12]} (libscaled.json), got {got[:12]}"
+    assert f"{message}\n\nhint: devtool build scaled --clean\n" in result.stderr
+    assert result.returncode == 1 and not (wheel.parents[1] / "swapped").exists()
 
 
 def test_wheel_of_pyxlas_own_checkout():

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from devtool.errors import DevtoolError
-from devtool.repository import find_repository
 from tests.conftest import ROOT
 from tests.flake import Flake
 
@@ -171,74 +169,16 @@ def test_two_packages_with_one_op(repository, tmp_path):
     assert "this one is declared by twin in " in result.stderr
 
 
-# What devtool refuses
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["Mine"], "init: NAME: expected lower-case letters, digits, - and _, a letter first, got 'Mine'"),
-        (["ümlaut"], "init: NAME: expected lower-case letters, digits, - and _, a letter first, got 'ümlaut'"),
-        (["torch"], "init: NAME: expected a name that Python and pyxla do not use, got 'torch'"),
-        (["json"], "init: NAME: expected a name that Python and pyxla do not use, got 'json'"),
-        (
-            ["mine", "--namespace", "aten"],
-            "init: --namespace: expected a namespace that torch does not have, got 'aten'",
-        ),
-        (
-            ["mine", "--namespace", "torch_xla"],
-            "init: --namespace: expected a namespace that torch does not have, got 'torch_xla'",
-        ),
-        (["mine", "--namespace", "9a"], "init: --namespace: expected lower-case letters, digits and _, a letter first"),
-        (["full"], "init: NAME: expected a folder that does not exist or is empty, got "),
-    ],
-)
-def test_init_refuses(tmp_path, arguments, message):
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full/file").touch()
-    result = run(tmp_path, "init", *arguments)
-    assert result.returncode == 2
-    assert result.stderr.startswith(message) and "\nhint: " in result.stderr
-    assert [path.name for path in tmp_path.rglob("*")] == ["full", "file"]
-
-
-def test_init_where_nothing_can_be_written():
-    result = run(Path("/proc"), "init", "mine")
-    assert result.returncode == 1
-    assert result.stderr.startswith("devtool: ") and "Traceback" not in result.stderr
-
-
-PYPROJECT = '[project]\nname = "mine"\n[project.entry-points."pyxla.kernels"]\n'
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (PYPROJECT + 'aten = "mine"\n', "namespace: expected a namespace that torch does not have, got 'aten'"),
-        (PYPROJECT + 'mine = "not-a-name"\n', "package: expected a name that Python imports, got 'not-a-name'"),
-        (PYPROJECT, "expected one entry point pyxla.kernels, got {}"),
-        (PYPROJECT + 'a = "a"\nb = "b"\n', "expected one entry point pyxla.kernels, got {'a': 'a', 'b': 'b'}"),
-        ("pyxla.kernels = [", "expected a table with the entry point pyxla.kernels, got "),
-        (PYPROJECT + 'mine = "mine"\n', "devtool: repository: expected the folder kernels in "),
-    ],
-)
-def test_repository_that_devtool_cannot_work_in(tmp_path, text, message):
-    (tmp_path / "pyproject.toml").write_text(text)
-    result = run(tmp_path, "list")
-    assert result.returncode == 1
-    assert message in result.stderr and "\nhint: " in result.stderr and "Traceback" not in result.stderr
-
-
-def test_one_repository_inside_another(repository):
-    inner = made(repository / "build", "inner")
-    result = run(inner, "list")
-    assert f"devtool: repository: expected one, got {inner} inside {repository}" in result.stderr
-
-
-def test_no_repository_here(tmp_path):
-    """Without a repository devtool works on the checkout that it belongs to; an installed one belongs to none."""
-    with pytest.raises(DevtoolError) as error:
-        find_repository(tmp_path)
-    assert error.value.message.startswith("devtool: repository: expected kernels/ and a pyproject.toml that declares")
-    assert str(tmp_path) in error.value.message and error.value.message.endswith("devtool init my-kernels")
-    assert find_repository(tmp_path, otherwise=ROOT).package == "pyxla_kernels"
+@pytest.mark.slow
+def test_path_with_spaces_and_umlauts(tmp_path):
+    place = tmp_path / "mein Projekt ä"
+    place.mkdir()
+    root = made(place, "mine")
+    written = run(root, "new-op", "added", "(Tensor x, Tensor y) -> Tensor")
+    assert written.returncode == 0, written.stderr
+    tested = run(root, "test", "scaled")
+    assert re.search(r"^\d+ passed, 0 failed, 0 skipped", tested.stdout, re.MULTILINE), tested.stderr
+    benched = run(root, "bench", "scaled", "--device", "cpu", "--case", "f32-1024x4096", "--rounds", "2")
+    assert "f32-1024x4096" in benched.stdout, benched.stderr
+    wheel = run(root, "wheel")
+    assert wheel.returncode == 0 and (root / wheel.stdout.strip()).is_file(), wheel.stderr
