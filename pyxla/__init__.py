@@ -12,7 +12,7 @@ os.environ.setdefault("PJRT_CPU_ASYNC_CLIENT", "0")
 
 from pyxla.artifact.load import Artifact, load_artifact
 from pyxla.artifact.save import export
-from pyxla.errors import ArgumentError, ArtifactError, DefinitionError, LibraryError, PyxlaError
+from pyxla.errors import ArgumentError, ArtifactError, DefinitionError, LibraryError, PyxlaError, VersionError
 from pyxla.inspection.ahead_of_time import compiled_for
 from pyxla.inspection.assertions import (
     assert_custom_calls,
@@ -41,6 +41,7 @@ __all__ = [
     "Inspection",
     "LibraryError",
     "PyxlaError",
+    "VersionError",
     "accumulation_dtype",
     "assert_custom_calls",
     "assert_no_copies",

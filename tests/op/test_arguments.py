@@ -10,11 +10,19 @@ import pytest
 
 import pyxla
 from pyxla import errors
-from pyxla.errors import ArgumentError, ArtifactError, DefinitionError, LibraryError, PyxlaError, mismatch
+from pyxla.errors import (
+    ArgumentError,
+    ArtifactError,
+    DefinitionError,
+    LibraryError,
+    PyxlaError,
+    VersionError,
+    mismatch,
+)
 from pyxla.op.arguments import Check
 from tests.conftest import ROOT
 
-CLASSES = [PyxlaError, ArgumentError, ArtifactError, DefinitionError, LibraryError]
+CLASSES = [PyxlaError, ArgumentError, ArtifactError, DefinitionError, LibraryError, VersionError]
 FORM = re.compile(r"[\w ./-]+: [\w. -]+: expected .+, got .*", re.DOTALL)
 
 
