@@ -29,6 +29,7 @@ from pyxla.sync import drain_errors, sync
 from pyxla.torch_ops.custom_op import CustomOp, custom_op, find_op
 from pyxla.torch_ops.discovery import load_all as _load_all
 from pyxla.torch_ops.implementation import Implementation, chosen_implementation, implementation, use_implementation
+from pyxla.torch_xla_patches import release as _release
 
 __all__ = [
     "ArgumentError",
@@ -64,4 +65,5 @@ __all__ = [
     "use_implementation",
 ]
 
+_release()
 _load_all()

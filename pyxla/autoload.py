@@ -18,6 +18,7 @@ from pyxla.library.register import register_preloaded
 from pyxla.packages import kernel_packages
 from pyxla.pjrt import c_api, cuda_plugin
 from pyxla.pjrt.platform import requested_device
+from pyxla.torch_xla_patches import release
 
 
 class Plugin(DevicePlugin):
@@ -76,5 +77,9 @@ def _prepare_cuda() -> None:
         ) from error
     cuda_plugin.check_api_version(plugin, version)
     os.environ["PYXLA_PJRT_PLUGIN"] = str(plugin.path)
+    if release() != "2.8":
+        # torch_xla 2.9 ends the process if a client calls itself "cuda". It makes and takes DLPack capsules only if the
+        # client calls itself "cpu", and asks for the name nowhere else.
+        os.environ.setdefault("PYXLA_PLATFORM_NAME", "cpu")
     # A switch of torch_xla's: a compiled graph that takes torch's CUDA tensors returns CUDA tensors without a copy.
     os.environ.setdefault("ZERO_COPY_ENABLED", "1")

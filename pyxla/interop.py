@@ -16,8 +16,10 @@ from typing import Any
 import torch
 
 from pyxla.errors import ArgumentError, PyxlaError, mismatch
+from pyxla.pjrt import cuda_plugin
 from pyxla.pjrt.platform import requested_device
 from pyxla.sync import sync
+from pyxla.torch_xla_patches import dlpack
 
 __all__ = ["from_cupy", "from_torch", "to_cupy", "to_torch"]
 
@@ -61,7 +63,7 @@ def from_cupy(array: Any) -> torch.Tensor:
         hint = "cupy.ascontiguousarray(array)"
         raise ArgumentError(mismatch("interop", "array", "a C-contiguous array", f"strides {array.strides}"), hint)
     _require_alignment("array", array.data.ptr, "array.copy()")
-    return _import(array)
+    return dlpack.from_producer(array, cuda_plugin.ask_stream)
 
 
 def to_torch(tensor: torch.Tensor) -> torch.Tensor:
@@ -80,7 +82,7 @@ def from_torch(tensor: torch.Tensor) -> torch.Tensor:
         got = f"strides {tensor.stride()}"
         raise ArgumentError(mismatch("interop", "tensor", "a contiguous tensor", got), "tensor.contiguous()")
     _require_alignment("tensor", tensor.data_ptr(), "tensor.clone()")
-    return _import(tensor)
+    return dlpack.from_producer(tensor, cuda_plugin.ask_stream)
 
 
 class _Exported:
@@ -96,20 +98,10 @@ class _Exported:
         self._tensor = tensor
 
     def __dlpack__(self, **_: Any) -> Any:
-        import torch_xla
-
-        return torch_xla._XLAC._to_dlpack(self._tensor)
+        return dlpack.to_capsule(self._tensor)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        # kDLCUDA.
-        return 2, self._tensor.device.index or 0
-
-
-def _import(producer: Any) -> torch.Tensor:
-    import torch_xla.utils.dlpack
-
-    # It asks XLA for a stream, which waits for the producer's; pjrt_proxy passes it on (pjrt_extensions.cc).
-    return torch_xla.utils.dlpack.from_dlpack(producer)
+        return dlpack.CUDA, self._tensor.device.index or 0
 
 
 def _cupy() -> Any:

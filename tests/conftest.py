@@ -2,11 +2,17 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+
+only_2_8 = pytest.mark.skipif(
+    not version("torch_xla").startswith("2.8."), reason="of torch_xla 2.8 alone: PYXLA_TORCH=2.8 bin/devtool"
+)
+
 
 # A shell starts a background job with SIGINT ignored; the processes that the tests interrupt would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

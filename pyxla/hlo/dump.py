@@ -1,7 +1,7 @@
 """Makes XLA write the modules that it compiles to files: for one block of code, also if XLA has compiled before.
 
-XLA reads XLA_FLAGS once, before its first computation. On the CPU, pyxla calls XLA's parser of the flags again, which
-torch_xla 2.8.1 exports; on CUDA, pjrt_proxy adds flags to each compilation's options.
+XLA reads XLA_FLAGS once, before its first computation. On the CPU, pyxla calls XLA's parser of the flags again; on
+CUDA, pjrt_proxy adds flags to each compilation's options.
 docs/decisions/0007-see-what-xla-compiled.md has the alternatives and their costs.
 """
 
@@ -50,7 +50,7 @@ def dumping() -> Iterator[Path]:
     If XLA_FLAGS or another `dumping` around this one names a folder, that folder is used and kept.
 
     Raises:
-        PyxlaError: on the CPU, a torch_xla other than 2.8.1 that does not export XLA's parser of the flags.
+        PyxlaError: on the CPU, a torch_xla whose library lacks XLA's parser of the flags.
     """
     global _switched_to
     folder = dump_folder() or _switched_to

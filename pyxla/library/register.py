@@ -1,7 +1,7 @@
 """Registers the handlers of a library with XLA, each target once per process.
 
 torch_xla's own `_xla_register_custom_call_target` cannot register a typed FFI handler. For the platform "Host" `_XLAC`
-exports XLA_FFI_GetApi, whose table has a function for it; for "CUDA" the plugin has an extension (pyxla/pjrt/c_api.py).
+has XLA_FFI_GetApi, whose table has a function for it; for "CUDA" the plugin has an extension (pyxla/pjrt/c_api.py).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pyxla.library.find import Library, find_library, preloaded_libraries
 from pyxla.library.op_table import Handler
 from pyxla.packages import NAMESPACE
 from pyxla.pjrt import c_api, cuda_plugin, ffi_c_api
+from pyxla.torch_xla_patches import symbols
 
 _registered: dict[tuple[str, str], Path] = {}
 _lock = threading.Lock()
@@ -25,11 +26,9 @@ _lock = threading.Lock()
 
 @cache
 def _host_api() -> ffi_c_api.Api:
-    import torch_xla
-
-    library = ctypes.CDLL(torch_xla._XLAC.__file__)
-    library.XLA_FFI_GetApi.restype = ctypes.POINTER(ffi_c_api.Api)
-    return library.XLA_FFI_GetApi().contents
+    # The first is of torch_xla 2.8, the second of 2.9.
+    place = symbols.address("ops", "XLA_FFI_GetApi", "_ZN3xla3ffi12GetXlaFfiApiEv")
+    return ctypes.CFUNCTYPE(ctypes.POINTER(ffi_c_api.Api))(place)().contents
 
 
 def ensure_registered(

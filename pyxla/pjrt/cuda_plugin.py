@@ -236,6 +236,20 @@ def take_error() -> str | None:
     return text.value.decode(errors="replace") if take(text, ctypes.c_size_t(len(text))) else None
 
 
+def ask_stream(device: int) -> int:
+    """A stream of XLA's on a device. The next tensor that this thread imports waits for what the stream then holds.
+
+    Raises:
+        PyxlaError: the plugin gives none.
+    """
+    stream = ctypes.c_ssize_t()
+    ask = ctypes.CDLL(str(proxy_path())).pyxla_ask_stream
+    ask.restype = ctypes.c_bool
+    if not ask(ctypes.c_size_t(device), ctypes.byref(stream)):
+        raise PyxlaError(mismatch("CUDA", "plugin", f"a stream of device {device}", "none"), "devtool doctor")
+    return stream.value
+
+
 def set_compile_options(more: bytes) -> None:
     """Sets what pjrt_proxy adds to the options of every compilation from now on; empty bytes: nothing.
 

@@ -1,6 +1,6 @@
 // Streams: see PJRT_Client_CreateViewOfDeviceBuffer in pjrt_proxy.cc.
 //
-// Profiler: torch_xla 2.8.1 takes a table of ten words, the plugins of API 0.115 have one of thirteen, and torch_xla
+// Profiler: torch_xla takes a table of ten words, the plugins of API 0.115 have one of thirteen, and torch_xla
 // ends the process when a profile starts. It is shown the ten, whose places have not changed.
 #include "pjrt_extensions.h"
 
@@ -47,6 +47,14 @@ void WrapProfiler(ApiHead* api) {
 }
 
 }  // namespace
+
+bool AskStream(void* device, intptr_t* stream) {
+  if (vendor_get_stream == nullptr) return false;
+  GetStreamArgs args = {sizeof(GetStreamArgs), device, 0};
+  if (GetStream(&args) != nullptr) return false;
+  *stream = args.stream;
+  return true;
+}
 
 intptr_t TakeReadyStream() { return std::exchange(ready_stream, 0); }
 

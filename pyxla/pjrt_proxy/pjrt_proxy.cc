@@ -1,12 +1,12 @@
 // A PJRT plugin in front of the vendor's CUDA plugin, for a torch_xla that is older than it.
 //
 // Every function of the PJRT C API takes one struct, whose first field is its size. A plugin refuses a struct that is
-// smaller than the one it knows: torch_xla 2.8.1's are, of two functions today and of others tomorrow. The API only
+// smaller than the one it knows: torch_xla's are, of two functions today and of others tomorrow. The API only
 // ever adds fields at a struct's end, and zero means "not given". So each call is forwarded with its struct copied into
 // a larger one, zero behind the caller's bytes, and the caller's bytes are copied back for the results in them.
 //
 // Two functions do more, because an execution's error is not in what Execute returns but in its results, and torch_xla
-// 2.8.1 ends the process when it reads such a result:
+// ends the process when it reads such a result:
 //   PJRT_LoadedExecutable_Execute keeps the first error of an execution for pyxla.sync() (pyxla_take_error);
 //   PJRT_Buffer_ToHostBuffer waits for the buffer, as its caller does next, and throws the error: a RuntimeError in
 //   Python. An exception may pass here: from this call up to Python all is C++ with unwind tables.
@@ -18,6 +18,11 @@
 // And one takes options of our own, so that XLA can be told to write down what it compiles at any time, and only then:
 //   PJRT_Client_Compile appends them to torch_xla's (pyxla_set_compile_options). Both are bytes of one protocol buffer
 //   message, and bytes behind a message's are merged into it.
+//
+// And two are for torch_xla 2.9, which ends the process if a client calls itself "cuda", exports and imports memory of a
+// client "cpu" only, and does not ask for a stream:
+//   PJRT_Client_PlatformName answers PYXLA_PLATFORM_NAME, if it is set (pyxla/autoload.py);
+//   PJRT_Client_AddressableDevices keeps its result, so that pyxla can ask for a stream (pyxla_ask_stream).
 //
 // The vendor's plugin is the one that PYXLA_PJRT_PLUGIN names; pyxla/pjrt/cuda_plugin.py sets it.
 #include <dlfcn.h>
@@ -176,6 +181,31 @@ void* Compile(void* raw) {
   return error;
 }
 
+void* PlatformName(void* raw) {
+  void* error = Call(kPlatformName, 0, 0, raw);
+  static const char* const name = std::getenv("PYXLA_PLATFORM_NAME");
+  if (error == nullptr && name != nullptr) {
+    auto* args = static_cast<PlatformNameArgs*>(raw);
+    args->name = name;
+    args->name_size = std::strlen(name);
+  }
+  return error;
+}
+
+// The client's array of its devices; both live as long as the process.
+void* const* devices = nullptr;
+size_t device_count = 0;
+
+void* AddressableDevices(void* raw) {
+  void* error = Call(kAddressableDevices, 0, 0, raw);
+  if (error == nullptr) {
+    const auto* args = static_cast<const AddressableDevicesArgs*>(raw);
+    devices = args->devices;
+    device_count = args->count;
+  }
+  return error;
+}
+
 // Waits until the buffer is there; throws the error of the execution that should have made it.
 void RequireReady(void* buffer) {
   ReadyEventArgs ready = {sizeof(ReadyEventArgs), nullptr, buffer, nullptr};
@@ -197,6 +227,8 @@ void* Forward(void* args) {
     }
     return Special{kFunction, 0, 0};
   }();
+  if constexpr (kFunction == kPlatformName) return PlatformName(args);
+  if constexpr (kFunction == kAddressableDevices) return AddressableDevices(args);
   if constexpr (kFunction == kCompile) return Compile(args);
   if constexpr (kFunction == kExecute) return Execute(args, special.nested_offset);
   if constexpr (kFunction == kToHostBuffer) {
@@ -253,6 +285,11 @@ extern "C" __attribute__((visibility("default"))) bool pyxla_take_error(char* te
   const std::string error = TakeFirstError();
   std::snprintf(text, size, "%s", error.c_str());
   return !error.empty();
+}
+
+// A stream of a device. The next view that this thread makes of device memory waits for it. False: there is none.
+extern "C" __attribute__((visibility("default"))) bool pyxla_ask_stream(size_t device, intptr_t* stream) {
+  return device < device_count && AskStream(devices[device], stream);
 }
 
 // What every compilation from now on gets beside its own options: fields of a CompileOptionsProto; none if size is 0.

@@ -51,6 +51,8 @@ enum Place : size_t {
   kEventDestroy = 5,
   kEventAwait = 8,
   kEventOnReady = 9,
+  kPlatformName = 12,
+  kAddressableDevices = 16,
   kCompile = 20,
   kExecute = 55,
   kToHostBuffer = 70,
@@ -85,6 +87,18 @@ struct ToHostBufferArgs {
   void* buffer;
   void* host_layout;
   void* destination;
+};
+struct PlatformNameArgs {
+  size_t struct_size;
+  void *extension_start, *client;
+  const char* name;
+  size_t name_size;
+};
+struct AddressableDevicesArgs {
+  size_t struct_size;
+  void *extension_start, *client;
+  void* const* devices;
+  size_t count;
 };
 struct GetStreamArgs {
   size_t struct_size;

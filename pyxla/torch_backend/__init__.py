@@ -2,6 +2,7 @@
 
 If torch sees a GPU, `import torch_xla` 2.8.1 needs a function that torch 2.8.0 has in another form, and fails. The
 library next to this file has the old form, which calls the new one. If torch sees no GPU, torch_xla brings its own.
+torch_xla 2.9 has no such code.
 
 Two things make `import torch_xla` slow and are of no use to it:
 
@@ -12,8 +13,8 @@ Two things make `import torch_xla` slow and are of no use to it:
 If triton is installed, importing inductor would start a process with workers at once and wait for it when the program
 ends. In a program with torch_xla, TORCH_WARM_POOL=0 makes inductor start them when there is something to compile.
 
-The faster import is for torch 2.8.0 and torch_xla 2.8.1. The import of other versions, or of any version with
-PYXLA_DEFERRED_IMPORT=0, is not changed.
+The faster import is for the pairs of versions that pyxla was tried with. The import of other versions, or of any
+version with PYXLA_DEFERRED_IMPORT=0, is not changed.
 
 With PJRT_DEVICE=CUDA it also loads NVIDIA's driver, which Nix's loader does not find by name. The import of torch_xla
 begins with torch's search for a GPU, before it imports pyxla, and torch searches once.
@@ -41,7 +42,8 @@ from pyxla_torch_backend.loading import around_load, collect_rarely, rare_collec
 _LIBRARY = "pyxla_set_device.so"
 _WARM_POOL = "TORCH_WARM_POOL"
 _SWITCH = "PYXLA_DEFERRED_IMPORT"
-_VERSIONS = {"torch": "2.8.0", "torch_xla": "2.8.1"}
+# torch_xla -> torch, as in pyxla/torch_xla_patches, which cannot be imported here.
+_PAIRS = {"2.9.0": ("2.9.1", "2.9.0"), "2.8.1": ("2.8.0",)}
 # The last module that torch_xla imports: if torch_xla imported torch, the end of its import cannot be seen here.
 _LAST_PART = "torch_xla._internal.c10d_registration"
 # The thresholds of the garbage collector to restore.
@@ -73,10 +75,14 @@ def _is_wanted() -> bool:
     """Whether the versions are those whose import is changed, and the user has not switched that off."""
     if os.environ.get(_SWITCH) == "0":
         return False
+    return _version("torch") in _PAIRS.get(_version("torch_xla"), ())
+
+
+def _version(package: str) -> str:
     try:
-        return all(metadata.version(name).partition("+")[0] == version for name, version in _VERSIONS.items())
+        return metadata.version(package).partition("+")[0]
     except metadata.PackageNotFoundError:
-        return False
+        return ""
 
 
 def _begin() -> None:
@@ -116,7 +122,9 @@ def _without_workers() -> Iterator[None]:
 
 
 def _load_library() -> None:
-    """Loads the library with the function that torch_xla needs; does nothing in a checkout that is not built."""
+    """Loads the library with the function that torch_xla 2.8 needs; does nothing in a checkout that is not built."""
+    if not _version("torch_xla").startswith("2.8."):
+        return
     here = Path(__file__).resolve().parent
     for folder in (here.parent.parent / "build/lib", here):
         if (folder / _LIBRARY).is_file():

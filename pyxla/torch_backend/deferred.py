@@ -1,4 +1,4 @@
-"""Defers modules that `import torch_xla` 2.8.1 imports for a few names, some with whole compilers, until they are used.
+"""Defers modules that `import torch_xla` imports for a few names, some with whole compilers, until they are used.
 
     torch_xla.stablehlo   for two functions; it imports dynamo_bridge and torch's inductor
     functorch.compile     for three functions of torch_xla.experimental.scan; it imports AOT autograd

@@ -1,15 +1,17 @@
 """Every place where pyxla replaces or uses a private part of torch_xla, one module each.
 
+    symbols              torch_xla 2.9 hides the functions of XLA that pyxla calls
+    debug_flags          XLA reads its flags once, before its first computation
+    dlpack               torch_xla 2.9 takes memory of the CPU alone
     mesh                 torch.compile on a mesh confuses inputs, and copies the arguments that it updated
     fallback_counters    torch.compile clears the counters of operations that ran on the CPU
-    debug_flags          XLA reads its flags once, before its first computation
     compiled_graphs      a compiled function keeps its graphs in a closure
     backward_compiler    torch's backend wraps its compiler once more at each use
 
-Each module says which behaviour of torch_xla makes it necessary. It was written for one version and refuses any other,
-where the private part may have another meaning; a module without that check says why. `tests/torch_xla_patches` shows
-the behaviour without the patch: if such a test fails, torch_xla no longer needs it. The faster import of torch_xla must
-be installed before pyxla is imported, so it is a package of its own: pyxla/torch_backend.
+This file says with which versions pyxla was tried; any other is refused, as a private part may have another meaning
+there. `tests/torch_xla_patches` shows the behaviour without the patch: if such a test fails, torch_xla no longer needs
+it. The faster import of torch_xla must be installed before pyxla is imported, so it is a package of its own:
+pyxla/torch_backend.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ import importlib.metadata
 
 from pyxla.errors import PyxlaError, mismatch
 
-VERSIONS = ("2.8.0", "2.8.1")  # torch, torch_xla
+# torch_xla -> the versions of torch that it was tried with; the first pair is the one to install.
+PAIRS = {"2.9.0": ("2.9.1", "2.9.0"), "2.8.1": ("2.8.0",)}
 
 
 def installed_versions() -> tuple[str, str]:
@@ -27,16 +30,27 @@ def installed_versions() -> tuple[str, str]:
     return torch, torch_xla
 
 
-def require_known_versions(patch: str) -> None:
-    """Raises PyxlaError for a torch or torch_xla that the patch was not written for.
+def release(where: str = "pyxla") -> str:
+    """The release of the installed pair: "2.8" or "2.9".
 
     Args:
-        patch: name of the patch, which is the name of its module.
+        where: what needs it, for the message.
+
+    Raises:
+        PyxlaError: pyxla was not tried with these versions.
     """
-    got = installed_versions()
-    if got != VERSIONS:
-        expected, found = (f"torch {torch} and torch_xla {torch_xla}" for torch, torch_xla in (VERSIONS, got))
-        raise PyxlaError(
-            mismatch("torch_xla", patch, f"{expected}, which this patch is for", found),
-            f"pip install torch=={VERSIONS[0]} torch_xla=={VERSIONS[1]}",
-        )
+    torch, torch_xla = installed_versions()
+    if torch not in PAIRS.get(torch_xla, ()):
+        names = [f"torch {torchs[0]} and torch_xla {version}" for version, torchs in PAIRS.items()]
+        expected, got = " or ".join(names), f"torch {torch} and torch_xla {torch_xla}"
+        raise PyxlaError(mismatch(where, "torch_xla", f"{expected}, the pairs that were tried", got), _install(torch))
+    return torch_xla.rpartition(".")[0]
+
+
+def _install(torch: str) -> str:
+    """The command that makes a pair: with the installed torch, if there is one."""
+    fitting = [version for version, torchs in PAIRS.items() if torch in torchs]
+    if fitting:
+        return f"pip install torch_xla=={fitting[0]}"
+    version, (newest, *_) = next(iter(PAIRS.items()))
+    return f"pip install torch=={newest} torch_xla=={version}"

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import gc
 
-from pyxla.torch_xla_patches import require_known_versions
+from pyxla.torch_xla_patches import release
 
 
 def graphs_of_compiled_functions() -> list[dict]:
     """For each compiled function of this process, its graphs by the values of its symbolic sizes."""
     from torch_xla._dynamo import dynamo_bridge
 
-    require_known_versions("compiled_graphs")
+    release("compiled_graphs")
     constants = dynamo_bridge.extract_internal.__code__.co_consts
     code = next(c for c in constants if getattr(c, "co_name", "") == "optimized_mod")
     place = code.co_freevars.index("sym_constants_to_graph_vars")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pyxla.torch_xla_patches import require_known_versions
+from pyxla.torch_xla_patches import release
 
 
 class FallbackCounter:
@@ -16,7 +16,7 @@ class FallbackCounter:
     def __init__(self) -> None:
         from torch_xla.debug import metrics
 
-        require_known_versions("fallback_counters")
+        release("fallback_counters")
         self._metrics, self._clear = metrics, metrics.clear_counters
         self._cleared: Counter[str] = Counter()
         self._before = self._counters()

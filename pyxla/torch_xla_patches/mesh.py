@@ -11,7 +11,7 @@ from functools import cache
 
 import torch
 
-from pyxla.torch_xla_patches import require_known_versions
+from pyxla.torch_xla_patches import release
 
 # torch drops the registrations of a library when the library is garbage-collected.
 _LIBRARY = torch.library.Library("aten", "IMPL")
@@ -24,7 +24,7 @@ def apply_mesh_patches() -> None:
     Raises:
         PyxlaError: another version of torch or torch_xla. Without the patches numbers would be wrong.
     """
-    require_known_versions("mesh")
+    release("mesh")
     _keep_tensor_ids()
     _copy_values_alone()
 

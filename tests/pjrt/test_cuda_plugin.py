@@ -11,7 +11,7 @@ import pytest
 from pyxla.errors import PyxlaError
 from pyxla.pjrt import cuda_plugin
 from pyxla.pjrt.cuda_plugin import Plugin
-from tests.conftest import ROOT
+from tests.conftest import ROOT, only_2_8
 
 PLUGIN = Plugin(Path("/plugin.so"), "jax-cuda13-pjrt 0.11.2", 13)
 
@@ -50,6 +50,7 @@ def test_cpu_asks_nothing_of_cuda():
     assert (result.returncode, result.stdout) == (0, "xla:0\n"), result.stderr
 
 
+@only_2_8
 def test_torch_xla_loads_beside_a_torch_that_sees_a_gpu():
     """torch_xla 2.8.1 then needs c10::cuda::set_device(signed char), which pyxla_torch_backend provides."""
     script = "import torch; torch.cuda.is_available = lambda: True; import torch_xla; print(torch_xla.device())"

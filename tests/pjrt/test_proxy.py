@@ -104,12 +104,13 @@ def test_profiler_s_table_has_the_size_that_torch_xla_knows(proxy):
 
 PROFILED = """
 import ctypes, torch, torch_xla
-import _XLAC
+from pyxla.torch_xla_patches import symbols
 from jaxlib._profile_data import ProfileData
 proxy = ctypes.CDLL({proxy!r})
 proxy.GetPjrtApi.restype = ctypes.c_void_p
 # What torch_xla does with a plugin once it has a device.
-register = ctypes.CDLL(_XLAC.__file__)._ZN9torch_xla7runtime8profiler25RegisterProfilerForPluginEPK8PJRT_Api
+place = symbols.address("test", "_ZN9torch_xla7runtime8profiler25RegisterProfilerForPluginEPK8PJRT_Api")
+register = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(place)
 register(ctypes.c_void_p(proxy.GetPjrtApi()))
 session = torch_xla._XLAC.profiler.TslProfilerSessionWrapper()
 print(torch.ones(3, device="xla").sum().item())
@@ -178,12 +179,12 @@ def test_struct_without_room_for_a_copy_goes_through_as_it_is(proxy):
 
 
 def test_attributes_of_a_caller_that_states_too_little(proxy):
-    """torch_xla 2.8.1 states 24 bytes and reads 32."""
+    """torch_xla states 24 bytes and reads 32."""
     assert proxy.call(4, stated=24, words=[0, 0, 5]) == (None, [11, 22, 5])
 
 
 def test_options_of_execute_are_extended_too(proxy):
-    """torch_xla 2.8.1 has 80 bytes of options, the plugin needs 88."""
+    """torch_xla has 80 bytes of options, the plugin needs 88."""
     options = (ctypes.c_uint64 * 12)(80, 0, 6, 0, 0, 0, 0, 0, 0, 0, 777, 888)
     result, words = proxy.call(55, stated=80, words=[0, ctypes.addressof(options), *[0] * 6])
     assert result is None
@@ -235,7 +236,7 @@ def test_error_of_an_execution_is_kept_once(proxy, plugin, caller_wants_events, 
     [("good", "read 42\n"), ("bad", "caught INTERNAL: probe: launch: expected cudaSuccess, got another, read 0\n")],
 )
 def test_reading_a_result_that_never_was_is_an_exception(plugin, tmp_path, buffer, want):
-    """torch_xla 2.8.1 ends the process when the copy to the host fails, so the copy must not begin."""
+    """torch_xla ends the process when the copy to the host fails, so the copy must not begin."""
     program = tmp_path / "caller"
     command = ["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", ROOT / "tests/probe/pjrt_caller.cc", "-o", program]
     subprocess.run([*command, "-ldl"], check=True)

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.conftest import only_2_8
+
 SCRIPT = """
 import gc, json, os, pathlib
 before = gc.get_threshold(), os.environ.get("TORCH_WARM_POOL")
@@ -52,6 +54,7 @@ def test_torch_xla_starts_no_compile_workers(imports):
     assert seen(imports) == {"children": [], "pools": 0, "threads": 2, "as before": True}
 
 
+@only_2_8
 @pytest.mark.slow
 @with_triton
 def test_what_torch_xla_starts_without_it():

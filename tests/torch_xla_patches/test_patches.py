@@ -4,6 +4,7 @@ tests/spmd/mesh/test_compiled_on_mesh.py shows the effect of the two patches in 
 that of `backward_compiler`.
 """
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from torch_xla.debug import metrics
 from pyxla import torch_xla_patches
 from pyxla.errors import PyxlaError
 from pyxla.hlo import dump
+from pyxla.torch_xla_patches import symbols
 from pyxla.torch_xla_patches.compiled_graphs import graphs_of_compiled_functions
 from pyxla.torch_xla_patches.fallback_counters import FallbackCounter
 from pyxla.torch_xla_patches.mesh import apply_mesh_patches
@@ -27,9 +29,51 @@ DEVICE = torch_xla.device()
     "patch", [apply_mesh_patches.__wrapped__, FallbackCounter, graphs_of_compiled_functions], ids=lambda p: p.__name__
 )
 def test_another_version_is_refused(patch, monkeypatch):
-    monkeypatch.setattr(torch_xla_patches, "installed_versions", lambda: ("2.8.0", "2.9.0"))
-    with pytest.raises(PyxlaError, match=r"expected torch 2\.8\.0 and torch_xla 2\.8\.1.*, got .* torch_xla 2\.9\.0"):
+    monkeypatch.setattr(torch_xla_patches, "installed_versions", lambda: ("2.10.0", "2.10.0"))
+    tried = r"torch 2\.9\.1 and torch_xla 2\.9\.0 or torch 2\.8\.0 and torch_xla 2\.8\.1"
+    with pytest.raises(PyxlaError, match=rf"expected {tried}, the pairs that were tried, got torch 2\.10\.0 and"):
         patch()
+
+
+@pytest.mark.parametrize(
+    ("installed", "command"),
+    [
+        (("2.8.0", "2.9.0"), "pip install torch_xla==2.8.1"),
+        (("2.9.0", "2.8.1"), "pip install torch_xla==2.9.0"),
+        (("2.7.0", "2.7.0"), "pip install torch==2.9.1 torch_xla==2.9.0"),
+    ],
+)
+def test_hint_keeps_the_torch_that_is_there(installed, command, monkeypatch):
+    """Nothing that pip knows ties torch_xla to a torch."""
+    monkeypatch.setattr(torch_xla_patches, "installed_versions", lambda: installed)
+    with pytest.raises(PyxlaError) as error:
+        torch_xla_patches.release()
+    assert error.value.hint == command
+
+
+def test_symbol_that_torch_xla_hides_is_found():
+    """The address is that of the exported function where there is one, and in the file's table otherwise."""
+    library = ctypes.CDLL(torch_xla._XLAC.__file__)
+    exported = ctypes.cast(library.PyInit__XLAC, ctypes.c_void_p).value
+    assert symbols.address("test", "PyInit__XLAC") == exported
+    path = torch_xla._XLAC.__file__
+    assert symbols.address("test", "no_such", "PyInit__XLAC") == exported
+    assert symbols._value(path, "no_such") is None and symbols._value(path, "PyInit__XLAC") > 0
+    with pytest.raises(PyxlaError, match=r"test: torch_xla: expected a library with the symbol no_such, got none in "):
+        symbols.address("test", "no_such")
+
+
+def test_library_without_the_table_of_symbols(tmp_path):
+    """As after `strip`: nothing is found, so nothing is called."""
+    library = tmp_path / "library.so"
+    source = "static int hidden(void) { return 42; }\nint shown(void) { return hidden(); }\n"
+    subprocess.run(
+        ["gcc", "-O0", "-shared", "-fPIC", "-x", "c", "-", "-o", library], input=source, text=True, check=True
+    )
+    assert symbols._value(str(library), "hidden") > 0
+    stripped = tmp_path / "stripped.so"
+    subprocess.run(["strip", library, "-o", stripped], check=True)
+    assert symbols._value(str(stripped), "hidden") is None
 
 
 def test_fallback_counters_are_cleared_by_torch_compile(monkeypatch):
