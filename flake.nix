@@ -17,8 +17,8 @@
     in
     {
       packages = eachSystem (scope: scope.packages);
-      # The same packages without CUDA code: nix build .#cpu.rms_norm; and the tool chain that builds the ops.
-      legacyPackages = eachSystem (scope: { inherit (scope) cpu toolchain; });
+      # The same packages without CUDA code: nix build .#cpu.rms_norm; Python with torch 2.8; the tool chain of the ops.
+      legacyPackages = eachSystem (scope: { inherit (scope) cpu torch28 toolchain; });
       devShells = eachSystem (scope: scope.shells);
       checks = eachSystem (scope: scope.checks);
       apps = eachSystem (scope: rec { default = devtool; devtool = { type = "app"; program = "${scope.devtool}/bin/devtool"; }; });

@@ -34,12 +34,23 @@ let
         let ops = buildOps { inherit kernels namespace; }; in ops // { default = import ./release.nix { inherit pkgs python version ops; }; };
       own = kernelPackages ../kernels "xla_gpu";
       wheel = import ./wheel.nix { inherit pkgs python wheels version build; release = own.default; };
-      base = wheels.environment { name = "wheels-${set}"; packages = wheels.sets.${set}; };
-      develop = wheels.environment { name = "develop-${set}"; inherit base; packages = wheels.sets.dev; };
       shellWith = environment: import ./shell.nix { inherit lib compile cuda toolchain environment; };
-      checkout = import ./checkout.nix (shellWith develop);
+      # The environments with one release of torch; libraries and pyxla's wheel are the same for all.
+      forRelease = release:
+        let
+          name = set + release;
+          base = wheels.environment { name = "wheels-${name}"; packages = wheels.sets.${name}; };
+          develop = wheels.environment { name = "develop-${name}"; inherit base; packages = wheels.sets.dev; };
+        in
+        {
+          inherit develop;
+          checkout = import ./checkout.nix (shellWith develop);
+          python = wheels.environment { name = "python-${name}"; inherit base; own = [ "${wheel}/*.whl" ]; };
+        };
+      current = forRelease "";
+      torch28 = forRelease "-torch2.8";
       # devtool and pyxla from the wheel.
-      installed = wheels.environment { name = "devtool-${set}"; base = develop; own = [ "${wheel}/*.whl" ]; };
+      installed = wheels.environment { name = "devtool-${set}"; base = current.develop; own = [ "${wheel}/*.whl" ]; };
       repository = import ./repository.nix {
         inherit kernelPackages;
         shell = shellWith installed;
@@ -47,11 +58,12 @@ let
       };
     in
     {
-      inherit toolchain kernelPackages checkout repository;
+      inherit toolchain kernelPackages repository torch28;
+      inherit (current) checkout;
       packages = own // { inherit wheel; } // lib.optionalAttrs hasTorchXla {
         # The pages are the same in both variants.
         docs = cpu.checkout.run "docs" "devtool docs --output $out";
-        python = wheels.environment { name = "python-${set}"; inherit base; own = [ "${wheel}/*.whl" ]; };
+        inherit (current) python;
       };
     };
   cuda = variant true;
@@ -72,7 +84,14 @@ in
   inherit formatter;
   inherit (cuda) packages toolchain;
   cpu = cpu.packages // { inherit (cpu) toolchain; };
-  shells = lib.optionalAttrs hasTorchXla { default = cuda.checkout.develop; cpu = cpu.checkout.develop; };
+  # With torch 2.8: nix build .#torch28.python, .#torch28.cpu.python, and its shells.
+  torch28 = lib.optionalAttrs hasTorchXla { inherit (cuda.torch28) python; cpu = { inherit (cpu.torch28) python; }; };
+  shells = lib.optionalAttrs hasTorchXla {
+    default = cuda.checkout.develop;
+    cpu = cpu.checkout.develop;
+    torch28 = cuda.torch28.checkout.develop;
+    cpu-torch28 = cpu.torch28.checkout.develop;
+  };
   devtool = pkgs.writeShellScriptBin "devtool" ''
     root=$(git rev-parse --show-toplevel 2>/dev/null || pwd)
     [ -x "$root/bin/devtool" ] || {

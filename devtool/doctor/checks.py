@@ -116,7 +116,7 @@ class Doctor:
 
     def cuda(self) -> None:
         """Adds the lines on the CUDA plugin, its libraries, the driver and the GPUs."""
-        wanted = self._has_gpu or os.environ.get("PYXLA_PJRT_PLUGIN") or wheel_set() == "cuda13"
+        wanted = self._has_gpu or os.environ.get("PYXLA_PJRT_PLUGIN") or wheel_set().startswith("cuda13")
         # The plugin alone can compile for GPUs that are not here: devtool hlo --gpu.
         plugin = wanted or any(version_of(f"jax-cuda{cuda}-pjrt") for cuda in (12, 13))
 

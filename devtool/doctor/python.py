@@ -45,10 +45,12 @@ def wheels(requirements: Path) -> str:
 
 
 def wheel_set() -> str:
-    """The locked set that is installed: "cpu" or "cuda13"."""
+    """The locked set that is installed: "cpu" or "cuda13", with "-torch2.8" after it for that release."""
     stamp = Path(sys.prefix, "stamp")  # bin/devtool names the set in its first line
-    made_from = stamp.read_text().partition("\n")[0] if stamp.is_file() else ""
-    return "cuda13" if made_from.endswith(" cuda13") or version_of("cupy-cuda13x") else "cpu"
+    if stamp.is_file():
+        return stamp.read_text().partition("\n")[0].rpartition(" ")[2]
+    release = "-torch2.8" if (version_of("torch") or "").startswith("2.8.") else ""
+    return ("cuda13" if version_of("cupy-cuda13x") else "cpu") + release
 
 
 def version_of(package: str) -> str | None:

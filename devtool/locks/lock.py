@@ -19,16 +19,8 @@ from devtool.files import replacing
 from devtool.locks.wheels import nix_view
 from devtool.processes import locate, run_lines
 
-# Set -> what it must agree with, and what it leaves out. The order matters: a set is constrained by those before it.
-# The two packages have the same file names as their CUDA 13 versions (docs/decisions/0005-pins.md).
-_SETS = {
-    "cpu": (),
-    "dev": ("-c", "cpu.txt"),
-    "cuda13": (
-        *("-c", "cpu.txt", "-c", "dev.txt"),
-        *("--no-emit-package", "nvidia-cudnn-cu12", "--no-emit-package", "nvidia-nccl-cu12"),
-    ),
-}
+# These have the same file names as their CUDA 13 versions (docs/decisions/0005-pins.md).
+_LEFT_OUT = ("--no-emit-package", "nvidia-cudnn-cu12", "--no-emit-package", "nvidia-nccl-cu12")
 # One lock for both Pythons, with one version of each package if possible. By default uv would use a Python on PATH.
 _RESOLVE = ("--universal", "--fork-strategy", "fewest", "--python-version", "3.11", "--python", sys.executable)
 # The user's settings choose the index; a lock does not name it.
@@ -71,23 +63,36 @@ def lock(*, upgrade: bool, check: bool) -> list[str]:
 
 def _make(root: Path, folder: Path, upgrade: bool) -> dict[str, str]:
     """File -> its new text. uv works in a temporary folder, on copies: it keeps what an existing output locks."""
-    for name in _SETS:
-        for path in (root / "requirements").glob(f"{name}.*"):
-            shutil.copyfile(path, folder / path.name)
-    # uv adds the settings in its folder to the user's own.
-    if (settings := root / "requirements/uv.toml").exists():
-        shutil.copyfile(settings, folder / settings.name)
-    anew = ("--upgrade",) if upgrade else ()
-    for name, options in _SETS.items():
+    # Among them uv.toml: uv adds the settings in its folder to the user's own.
+    for path in (root / "requirements").iterdir():
+        shutil.copyfile(path, folder / path.name)
+    anew, groups = ("--upgrade",) if upgrade else (), _sets(folder)
+    for name, options in [item for group in groups for item in group.items()]:
         click.echo(f"lock: resolving requirements/{name}.in", err=True)
         options = (*_RESOLVE, *_NO_INDEX, *anew, "--generate-hashes", *options)
         _compile(folder, f"{name}.in", *options, "-o", f"{name}.txt", f"{name}.in")
-    texts = {name: (folder / f"{name}.txt").read_text() for name in _SETS}
-    # The files of exactly these versions: the locks are complete, so nothing is left to resolve.
-    _compile(folder, "*.txt", *_RESOLVE, "--no-deps", "-o", "pylock.toml", *(f"{name}.txt" for name in _SETS))
-    wheels = nix_view(texts, (folder / "pylock.toml").read_text())
+    texts = {name: (folder / f"{name}.txt").read_text() for group in groups for name in group}
+    pylocks = []
+    for group in groups:
+        # The files of exactly these versions: the locks are complete, so nothing is left to resolve.
+        _compile(folder, "*.txt", *_RESOLVE, "--no-deps", "-o", "pylock.toml", *(f"{name}.txt" for name in group))
+        pylocks.append((folder / "pylock.toml").read_text())
+    wheels = nix_view(texts, pylocks)
     made = {f"requirements/{name}.txt": text for name, text in texts.items()}
     return made | {"nix/wheels.json": json.dumps(wheels, indent=1, sort_keys=True) + "\n"}
+
+
+def _sets(folder: Path) -> list[dict[str, tuple[str, ...]]]:
+    """Groups of sets, a group for each release of torch: set -> what it must agree with, and what it leaves out.
+
+    The order matters: a set is constrained by those before it. The sets of an earlier release, cpu-torch2.8 and
+    cuda13-torch2.8, are installed with the same dev.
+    """
+    groups = [{"cpu": (), "dev": ("-c", "cpu.txt"), "cuda13": ("-c", "cpu.txt", "-c", "dev.txt", *_LEFT_OUT)}]
+    for path in sorted(folder.glob("cpu-*.in")):
+        cpu, cuda = path.stem, path.stem.replace("cpu", "cuda13")
+        groups.append({cpu: ("-c", "dev.txt"), cuda: ("-c", f"{cpu}.txt", "-c", "dev.txt", *_LEFT_OUT)})
+    return groups
 
 
 def _compile(folder: Path, what: str, *arguments: str) -> None:

@@ -59,10 +59,10 @@ def read_pins(lock: str) -> list[Pin]:
     return pins
 
 
-def read_files(pylock: str) -> dict[tuple[str, str], dict[str, str]]:
-    """The wheels in a pylock.toml (PEP 751): (package, version) -> {file name: hash in hexadecimal}."""
+def read_files(pylocks: Iterable[str]) -> dict[tuple[str, str], dict[str, str]]:
+    """The wheels in texts of pylock.toml (PEP 751): (package, version) -> {file name: hash in hexadecimal}."""
     files: dict[tuple[str, str], dict[str, str]] = {}
-    for package in tomllib.loads(pylock).get("packages", ()):
+    for package in (package for pylock in pylocks for package in tomllib.loads(pylock).get("packages", ())):
         wheels = files.setdefault((package["name"], package["version"]), {})
         for wheel in package.get("wheels", ()):
             # The name is left out if the address ends with it.
@@ -71,18 +71,18 @@ def read_files(pylock: str) -> dict[tuple[str, str], dict[str, str]]:
     return files
 
 
-def nix_view(locks: Mapping[str, str], pylock: str) -> dict:
+def nix_view(locks: Mapping[str, str], pylocks: Iterable[str]) -> dict:
     """The content of nix/wheels.json.
 
     Args:
         locks: set -> its lock as pip reads it.
-        pylock: the same versions with their files. Only files whose hash is in the lock count, so that both views name
+        pylocks: the same versions with their files. Only files whose hash is in the lock count, so that both views name
             the same files even if a maintainer has uploaded more since.
 
     Raises:
         DevtoolError: a package has no wheel for a system that needs it.
     """
-    files, hashes = read_files(pylock), {}
+    files, hashes = read_files(pylocks), {}
     pins = {name: read_pins(lock) for name, lock in locks.items()}
 
     def choose(name: str, wanted: list[Pin], system: str, python: str) -> dict[str, str]:

@@ -184,7 +184,7 @@ def test_mistake_in_the_kernels_file(spec, tmp_path, mistake):
         (
             "tl.load(",
             "tl.nope(",
-            "AttributeError: module 'triton.language' has no attribute 'nope' in line 9: tl.store(",
+            "AttributeError(\"module 'triton.language' has no attribute 'nope'\") in line 9: tl.store(",
         ),
         ("i < count)\n", "j < count)\n", "NameError('j is not defined') in line 9: tl.store("),
         ('"BLOCK": 64', '"BLOCK": 65', "ValueError: arange's range must be a power of 2 in line 8: i = tl.program_id("),

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,7 @@ def test_this_machine(capsys):
     ops = [f"op {folder}" for folder in LIBRARIES]
     assert list(found) == [*CHECKS, "ops", *ops, "LD_PRELOAD", "call on CPU", "call on CUDA"]
     assert found["ops"].found == f"{len(LIBRARIES)} folders in kernels/"
-    assert found["torch_xla"].found == "2.8.1" and found["LD_PRELOAD"].found == "empty"
+    assert found["torch_xla"].found == version("torch_xla") and found["LD_PRELOAD"].found == "empty"
     assert found["call on CPU"].found == "simple_add: a custom call in the HLO, its numbers are right"
     assert found["CUDA plugin"].found == "jax-cuda13-pjrt 0.11.2, PJRT API 0.115"
     if not HAS_GPU and python_checks.wheel_set() == "cpu":
@@ -97,7 +98,8 @@ def test_broken_machine(broken):
     assert (broken.returncode, broken.stderr.replace("ERROR: ld.so", "").count("Traceback")) == (1, 0)
     status, hint = row(broken.stdout, "torch_xla")
     assert status == "failed ImportError: _XLAC.so: undefined symbol: _ZN3foo"
-    assert hint.startswith("hint: torch_xla 2.8.1 wants torch 2.8.0: .venv/bin/python -m pip install --require-hashes")
+    pair = f"torch_xla {version('torch_xla')} wants torch {version('torch').partition('+')[0]}"
+    assert hint.startswith(f"hint: {pair}: .venv/bin/python -m pip install --require-hashes")
     status, hint = row(broken.stdout, "LD_PRELOAD")
     assert status.startswith("failed expected libraries that can be loaded, got libgone.so: cannot open shared object")
     assert hint == "hint: take it out of LD_PRELOAD"

@@ -13,7 +13,9 @@ from packaging.version import Version
 
 from tests.conftest import ROOT
 
-SETS = ["cpu", "cuda13", "dev"]
+SETS = ["cpu", "cpu-torch2.8", "cuda13", "cuda13-torch2.8", "dev"]
+# Lists that others include.
+PARTS = {"base", "cuda"}
 PYTHONS = ["3.11", "3.12"]
 MACHINES = ["aarch64", "x86_64"]
 each_environment = pytest.mark.parametrize(
@@ -48,7 +50,7 @@ def platforms(machine: str) -> list[str]:
 
 
 def test_sets_are_those_of_the_lists():
-    assert sorted(path.stem for path in (ROOT / "requirements").glob("*.in")) == SETS
+    assert {path.stem for path in (ROOT / "requirements").glob("*.in")} == {*SETS, *PARTS}
     environments = nix_view()["environments"]
     assert list(environments) == [f"{machine}-linux" for machine in MACHINES]
     for system in environments.values():
@@ -108,11 +110,18 @@ def test_nix_view_is_sorted_and_names_no_host():
     assert "://" not in text and "://" not in "".join(path.read_text() for path in (ROOT / "requirements").iterdir())
 
 
+def lines_of(name: str) -> list[str]:
+    """The lines of a list and of those that it includes."""
+    lines = (ROOT / f"requirements/{name}.in").read_text().splitlines()
+    included = [line.removeprefix("-r ").removesuffix(".in") for line in lines if line.startswith("-r ")]
+    return [line for line in lines if not line.startswith("-r ")] + [line for n in included for line in lines_of(n)]
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_locks_meet_their_lists(name):
     """Fails if a list was changed without `devtool lock`."""
     locked = pip_view(name, "x86_64", "3.11")
-    for line in (ROOT / f"requirements/{name}.in").read_text().splitlines():
-        if line and not line.startswith(("#", "-r")):
+    for line in lines_of(name):
+        if line and not line.startswith("#"):
             wanted = Requirement(line)
             assert wanted.specifier.contains(locked[canonicalize_name(wanted.name)][0]), line

@@ -45,8 +45,8 @@ def test_files_are_read_by_name_address_or_path(name, version, digest, form):
     }[form]
     package = f'[[packages]]\nname = "{name}"\nversion = "{version}"\n'
     pylock = f'{package}wheels = [{{ {place}, hashes = {{ sha256 = "{digest}" }} }}]\n'
-    assert read_files(f'lock-version = "1.0"\n{pylock}') == {(name, version): {file: digest}}
-    assert read_files(package) == {(name, version): {}} and read_files("") == {}
+    assert read_files([f'lock-version = "1.0"\n{pylock}']) == {(name, version): {file: digest}}
+    assert read_files([package]) == {(name, version): {}} and read_files([""]) == {}
 
 
 @given(st.permutations([f"x-1.0-{build}{tag}.whl" for tag in TAGS for build in ("", "1-", "10-", "9-")]), st.data())

@@ -13,6 +13,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
+
+from pyxla.torch_xla_patches import PAIRS
 
 ROOT = Path(__file__).resolve().parents[3]
 OPS = sorted(path.parent.name for path in ROOT.glob("kernels/*/*_ffi.cc") if not (path.parent / "implements").is_file())
@@ -131,8 +134,10 @@ def test_metadata_names_the_entry_points(wheel):
 def test_dependencies_are_the_locked_ones(wheel):
     required = email.message_from_string(metadata(wheel, "METADATA")).get_all("Requires-Dist")
     runtime = {line.replace("_", "-") for line in required if ";" not in line}
-    pins = (ROOT / "requirements/cpu.in").read_text().replace("_", "-").splitlines()
-    assert runtime == {line for line in pins if line and not line.startswith("#")}
+    base = (ROOT / "requirements/base.in").read_text().splitlines()
+    pairs = [Version(v) for v in PAIRS], [Version(v) for torchs in PAIRS.values() for v in torchs]
+    ranges = {f"{name}<={max(v)},>={min(v)}" for name, v in zip(("torch-xla", "torch"), pairs, strict=True)}
+    assert runtime == {line for line in base if line and not line.startswith("#")} | ranges
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["devtool"]
     assert set(extras) <= set((ROOT / "requirements/dev.in").read_text().splitlines())
 
@@ -163,16 +168,18 @@ def test_locks_are_hashed_and_name_no_host():
         assert not re.search(r"://|--(extra-)?index|--find-links|^/", text, re.MULTILINE), lock.name
 
 
-def test_locks_agree_where_they_overlap():
+@pytest.mark.parametrize("sets", [("cpu", "cuda13", "dev"), ("cpu-torch2.8", "cuda13-torch2.8", "dev")])
+def test_locks_agree_where_they_overlap(sets):
     pins: dict[str, dict[str, str]] = {}
-    for name in ("cpu", "cuda13", "dev"):
+    for name in sets:
         for package, version in re.findall(r"^([\w.-]+)==(\S+)", (ROOT / f"requirements/{name}.txt").read_text(), re.M):
             pins.setdefault(package, {})[name] = version
     assert {package: found for package, found in pins.items() if len(set(found.values())) > 1} == {}
 
 
-def test_cuda_lock_gives_each_shared_file_one_owner():
+@pytest.mark.parametrize("release", ["", "-torch2.8"])
+def test_cuda_lock_gives_each_shared_file_one_owner(release):
     """Both wheels of a pair contain libcudnn.so.9 or libnccl.so.2, and the one installed last would win."""
-    lock = (ROOT / "requirements/cuda13.txt").read_text()
+    lock = (ROOT / f"requirements/cuda13{release}.txt").read_text()
     for library in ("cudnn", "nccl"):
         assert re.findall(rf"^nvidia-{library}-\w+==", lock, re.MULTILINE) == [f"nvidia-{library}-cu13=="]
