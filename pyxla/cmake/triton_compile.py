@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from triton_launcher import header, source
+from triton_launcher import SCRATCH_PARAMETERS, header, source
 from triton_spec import SpecError, Variant, read_variants, source_of
 
 
@@ -74,9 +74,10 @@ def compile_variant(variant: Variant, architectures: list[str], path: Path, fatb
             raise SpecError(what, "a kernel that Triton compiles", reason, "correct it") from error
         _check_parameters(variant, compiled.asm["ptx"])
         metadata = compiled.metadata
-        if metadata.global_scratch_size:
+        # 3.4 has no memory for a profile.
+        if scratch := metadata.global_scratch_size + getattr(metadata, "profile_scratch_size", 0):
             hint = "make tensor descriptors on the host: the launcher gives no memory"
-            raise SpecError(source_of(variant), "no scratch memory", f"{metadata.global_scratch_size} bytes", hint)
+            raise SpecError(source_of(variant), "no scratch memory", f"{scratch} bytes", hint)
         shared.add(metadata.shared)
         cubin = path.with_suffix(f".{number}.cubin")
         cubin.write_bytes(compiled.asm["cubin"])
@@ -112,8 +113,8 @@ def reason_of(error: BaseException, file: str) -> str:
 def _check_parameters(variant: Variant, ptx: str) -> None:
     # Another version of Triton adds others.
     got = len(re.findall(rf"\.param .*{variant.kernel.__name__}_param_\d+\b", ptx.partition("\n{")[0]))
-    if got != len(variant.types) + 1:
-        expected = f"{len(variant.types)} parameters and one for scratch memory, as Triton 3.4 compiles it"
+    if got - len(variant.types) not in (1, SCRATCH_PARAMETERS):
+        expected = f"{len(variant.types)} parameters and 1 or {SCRATCH_PARAMETERS} for scratch memory"
         raise SpecError(source_of(variant), expected, got, "install the locked Triton: bin/devtool does")
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from triton_spec import FLOATS, INTEGERS, POINTERS, Variant
 
+# The most parameters that Triton adds to a kernel's own, for scratch memory that no variant needs: 3.4 one, 3.5 two.
+SCRATCH_PARAMETERS = 2
 _NOTE = "// Written by cmake/triton_compile.py from {op}/triton_kernels.py.\n"
 
 
@@ -101,8 +103,8 @@ def _branch(index: int, variant: Variant) -> str:
             conditions.append(f"pyxla::DivisibleBy16(arg_{name})")
     conditions.append(variant.when.cpp)
     grid = ", ".join(size.cpp for size in variant.grid)
-    # Behind its own parameters a kernel of Triton 3.4 has one more: scratch memory, which no variant needs.
-    arguments = ", ".join([*(f"&kernel_{name}" for name in variant.types), "&scratch"])
+    # The driver reads as many of them as the kernel has.
+    arguments = ", ".join([*(f"&kernel_{name}" for name in variant.types), *["&scratch"] * SCRATCH_PARAMETERS])
     body = "\n    ".join([*locals_, "const void* scratch = nullptr;", f"const void* arguments[] = {{{arguments}}};"])
     return f"""
   if ({" && ".join(conditions)}) {{

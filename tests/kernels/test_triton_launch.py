@@ -8,6 +8,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -154,9 +155,10 @@ def test_code_for_each_architecture_lies_in_the_library(tree, compiled, variants
 
 @pytest.mark.slow
 def test_kernels_take_what_the_launcher_passes_and_spill_nothing(compiled):
+    # Triton 3.4 adds scratch memory to x, weight, out, rows, hidden and eps; 3.5 adds two.
+    added = 1 if version("triton").startswith("3.4.") else 2
     for cubin in cubins(compiled):
-        # x, weight, out, rows, hidden, eps and the scratch memory that Triton 3.4 adds.
-        assert parameter_sizes(cubin) == {"rms_norm_rows": [8, 8, 8, 8, 4, 4, 8]}, cubin.name
+        assert parameter_sizes(cubin) == {"rms_norm_rows": [8, 8, 8, 8, 4, 4, *[8] * added]}, cubin.name
         (used,) = re.findall(r"REG:(\d+) STACK:(\d+) .* LOCAL:(\d+)", cuobjdump("-res-usage", cubin))
         assert int(used[0]) <= 128 and used[1:] == ("0", "0"), cubin.name
 
