@@ -20,8 +20,15 @@ _STEPS = {
 @click.option(
     "--route", type=click.Choice(list(_STEPS)), default="cuda", show_default=True, help="What computes on the GPU"
 )
+@click.option("--from", "origin", metavar="WHAT", help="FILE.cu, FILE.py or MODULE:FUNCTION to make the op from")
 @click.option("--library", metavar="FILE", help="wrap: the library (.so) or header")
-@click.option("--symbol", "symbols", metavar="NAME", multiple=True, help="wrap: a function to call; may be repeated")
+@click.option(
+    "--symbol",
+    "symbols",
+    metavar="NAME",
+    multiple=True,
+    help="wrap: a function to call, repeatable; --from: the one to take",
+)
 @click.option("--version", help="wrap: the library's version")
 @click.option("--licence", metavar="SPDX", help="wrap: the library's licence")
 @click.option("--implementation", metavar="WORD", help="Name of another implementation of the op  [default: ROUTE]")
@@ -32,6 +39,7 @@ def new_op(
     name: str,
     schema: str | None,
     route: str,
+    origin: str | None,
     library: str | None,
     symbols: tuple[str, ...],
     version: str | None,
@@ -49,18 +57,27 @@ def new_op(
     int, int?, float, float?, bool, str, int[], float[]. Results: Tensor, (Tensor weights, Tensor ids), ().
 
     \b
+    --from makes the op from code: the launch function or kernel of FILE.cu, the @triton.jit kernel of FILE.py,
+    or a Python function with type hints, whose body becomes the reference. SCHEMA, if given, wins.
+
+    \b
     For an op that exists, --route triton or --route cuda adds an implementation of it, without SCHEMA.
     """
     from devtool.errors import MISUSED, DevtoolError, unknown
     from devtool.project import op_names
     from devtool.scaffold import op_folder
     from devtool.scaffold.implementation import implementation_of, is_op
+    from devtool.scaffold.origin.read import form_of, read_origin, route_of
     from devtool.scaffold.schema import DEFAULT_SCHEMA, parse_schema
     from devtool.scaffold.stub import Op
     from devtool.scaffold.wrapped import read_wrapped, refuse_options
 
     is_route_given = context.get_parameter_source("route") == click.core.ParameterSource.COMMANDLINE
     options = {"library": library, "symbol": symbols, "version": version, "licence": licence}
+    if origin and (implementation or is_op(name)):
+        what = "--implementation" if implementation else f"{name}, which exists"
+        hint = f"devtool new-op {name}_from --from {origin}, or --route {route} without --from for an implementation"
+        raise DevtoolError(f"new-op: --from: expected a new op, got {what}", hint, MISUSED)
     if (is_route_given or implementation) and is_op(name):
         if schema is not None:
             message = f"new-op: SCHEMA: expected none, as {name} has one, got {schema!r}"
@@ -73,19 +90,25 @@ def new_op(
         hint = f"devtool new-op {name} writes an op"
         raise unknown("new-op", "NAME", "an op with --implementation", name, list(filter(is_op, op_names())), hint)
     op_folder.check_name(name)
-    parsed = parse_schema(schema or DEFAULT_SCHEMA)
-    op_folder.check_route(route, parsed)
-    if route == "wrap":
-        wrapped = read_wrapped(library, symbols, version, licence)
-    else:
-        wrapped = None
+    parsed = parse_schema(schema) if schema else None
+    if origin:
+        route = route_of(origin, route if is_route_given else None)
+        if form_of(origin) != "function":
+            # It chooses from the file.
+            options["symbol"] = ()
+    if route != "wrap":
         refuse_options(route, **options)
-    _write(Op(name, parsed, route, wrapped), dry_run, _op_steps)
+    found = read_origin(origin, name, symbols, parsed) if origin else None
+    parsed = found.schema if found else parsed or parse_schema(DEFAULT_SCHEMA)
+    op_folder.check_route(route, parsed)
+    wrapped = read_wrapped(library, symbols, version, licence) if route == "wrap" else None
+    _write(Op(name, parsed, route, wrapped, found), dry_run, _op_steps)
 
 
 def _write(op: Any, dry_run: bool, steps: Callable[[Any, Path], str]) -> None:
     from devtool import project
     from devtool.scaffold import op_folder
+    from devtool.testing.untested import stub_lines
 
     if dry_run:
         with op_folder.rendered(op, beside=None) as folder:
@@ -97,15 +120,25 @@ def _write(op: Any, dry_run: bool, steps: Callable[[Any, Path], str]) -> None:
     for path in _files(project.root() / folder):
         click.echo(path.relative_to(project.root()))
     click.echo(f"\nnew-op: wrote {folder}, {steps(op, folder)}", err=True)
+    if getattr(op, "origin", None):
+        click.echo("\n" + "\n".join(stub_lines([op.name])), err=True)
 
 
 def _op_steps(op: Any, folder: Path) -> str:
     gpu, gpu_file = _STEPS[op.route]
     host = "Call it on the host:" if op.wrapped else "Compute it on the host:"
     name = op.name
-    return f"""a stub that builds and passes. The lines to replace are marked `replace:`.
-  1. See it pass:                    devtool test {name}
-  2. Say what the op means:          {folder}/{name}.py (reference and checks)
+    begins, first, means = "a stub that builds and passes. ", "See it pass:", "Say what the op means:"
+    if op.origin:
+        begins, first = f"from {op.origin.what}.\n{op.origin.outcome}\n", "See what the test shows:"
+        if op.origin.bindings:
+            gpu = "Launch it on the GPU:"
+            gpu_file = {"cuda": "{0}.cu", "triton": "triton_kernels.py and {0}_launch.cc"}[op.route]
+        else:
+            means = "Read the reference again:"
+    return f"""{begins}The lines to replace are marked `replace:`.
+  1. {first:<32}devtool test {name}
+  2. {means:<32}{folder}/{name}.py (reference and checks)
   3. Write down formula and shapes:  {folder}/{name}.h
   4. {host:<32}{folder}/{name}_host.cc
   5. {gpu:<32}{folder}/{gpu_file.format(name)}

@@ -45,6 +45,7 @@ class Implementation:
     namespace: str
     functions: tuple[Function, ...]
     copies: dict[Path, str]
+    templates: tuple[str, ...] = ()
 
 
 def is_op(name: str) -> bool:

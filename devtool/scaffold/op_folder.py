@@ -33,10 +33,11 @@ _FOLDERS = {
 
 
 class Folder(Protocol):
-    """A new op (stub.Op) or an implementation of one; the templates of its route get it as `op`."""
+    """A new op (stub.Op) or an implementation of one; the templates of its route, and its own, get it as `op`."""
 
     name: str
     route: str
+    templates: tuple[str, ...]
     copies: dict[Path, str]
 
 
@@ -111,7 +112,10 @@ def rendered(op: Folder, beside: Path | None, repository: Repository | None = No
         folder = Path(hidden, op.name)
         folder.mkdir()
         environment = templates_in(_TEMPLATES)
-        for template in (path for part in _FOLDERS[op.route] for path in (_TEMPLATES / part).glob("*.jinja")):
+        # A later folder's template takes the place of an earlier one of its name.
+        for template in (
+            path for part in (*_FOLDERS[op.route], *op.templates) for path in (_TEMPLATES / part).glob("*.jinja")
+        ):
             name = template.name.removesuffix(".jinja").replace("NAME", op.name)
             source = template.relative_to(_TEMPLATES).as_posix()
             (folder / name).write_text(environment.get_template(source).render(op=op, repository=repository))
@@ -124,10 +128,14 @@ def rendered(op: Folder, beside: Path | None, repository: Repository | None = No
 
 def _format(folder: Path, root: Path) -> None:
     """Formats the files by the repository's settings. Without the formatters they stay as in the templates."""
+    settings = ["--quiet", "--no-cache", "--config", str(root / "pyproject.toml"), str(folder)]
+    if ruff := locate("ruff"):
+        # Sorts the imports: the user's code may bring some.
+        subprocess.run([ruff, "check", "--fix", "--exit-zero", "--select=I", *settings], stdin=subprocess.DEVNULL)
     cpp = [str(path) for path in folder.iterdir() if path.suffix in (".h", ".cc", ".cu")]
     commands = [
         ["clang-format", f"--style=file:{root / '.clang-format'}", "-i", *cpp],
-        ["ruff", "format", "--quiet", "--no-cache", "--config", str(root / "pyproject.toml"), str(folder)],
+        ["ruff", "format", *settings],
     ]
     running = [
         subprocess.Popen([tool, *arguments], stdin=subprocess.DEVNULL)

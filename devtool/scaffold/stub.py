@@ -2,132 +2,59 @@
 
 The meaning of the op is not known yet, so the stub computes something from every argument, the same in C++, CUDA and
 Python: `blend`, the sum of the tensors, each times a different small number, and `factor`, a sum of the attributes
-made in the same way. Output number k is k * factor * blend.
+made in the same way. Output number k is k * factor * blend; one of whole numbers is 0.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from pathlib import Path
 
+from devtool.scaffold.operands import FLOATS, Attribute, Output, Tensor, ffi_dtype
+from devtool.scaffold.origin.origin import Origin
+from devtool.scaffold.origin.parameters import Binding
 from devtool.scaffold.schema import Argument, Schema
 from devtool.scaffold.wrapped import Wrapped
 
-_CPP = {
-    "int": "int64_t", "float": "double", "bool": "bool", "str": "std::string_view", "int[]": "std::vector<int64_t>",
-    "float[]": "std::vector<double>", "int?": "std::optional<int64_t>", "float?": "std::optional<double>",
-    "Tensor": "ffi::AnyBuffer", "Tensor?": "std::optional<ffi::AnyBuffer>",
-}  # fmt: skip
-_FFI = _CPP | {"int[]": "ffi::Span<const int64_t>", "float[]": "ffi::Span<const double>"}
 _PYTHON = {
     "Tensor": "torch.Tensor", "Tensor?": "torch.Tensor | None", "int[]": "list[int]", "float[]": "list[float]",
     "int?": "int | None", "float?": "float | None",
 }  # fmt: skip
 _TENSORS = ("Tensor", "Tensor?")
-# An optional number that is left out counts as this: not as 0, which a caller may pass.
-_ABSENT = 10
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor argument; `number` is its factor in the blend."""
-
-    name: str
-    mutated: bool
-    optional: bool
-    number: int
-
-    @property
-    def multiple(self) -> str:
-        return multiple(self.number)
-
-    @property
-    def cpp_type(self) -> str:
-        return _CPP["Tensor?" if self.optional else "Tensor"]
-
-    @property
-    def cpp_data(self) -> str:
-        if self.optional:
-            return f"{self.name} ? {self.name}->untyped_data() : nullptr"
-        return f"{self.name}.untyped_data()"
-
-
-@dataclass(frozen=True)
-class Attribute:
-    """An attribute; `number` is its factor in the sum of the attributes."""
-
-    name: str
-    kind: str
-    number: int
-    case_value: str
-    other_value: str
-
-    @property
-    def multiple(self) -> str:
-        return multiple(self.number)
-
-    @property
-    def cpp_type(self) -> str:
-        return _CPP[self.kind]
-
-    @property
-    def ffi_type(self) -> str:
-        return _FFI[self.kind]
-
-    @property
-    def cpp_member(self) -> str:
-        return f"{{{self.name}.begin(), {self.name}.end()}}" if self.kind.endswith("[]") else self.name
-
-    @property
-    def cpp_value(self) -> str:
-        suffix = {"str": ".size()"}.get(self.kind, f".value_or({_ABSENT})" if self.kind.endswith("?") else "")
-        return f"params.{self.name}{suffix}"
-
-    @property
-    def python_value(self) -> str:
-        if self.kind.endswith("?"):
-            return f"({_ABSENT} if {self.name} is None else {self.name})"
-        texts = {"str": "len({}.encode())", "int[]": "sum({})", "float[]": "sum({})"}
-        return texts.get(self.kind, "{}").format(self.name)
-
-    @property
-    def text(self) -> str:
-        if self.kind.endswith("?"):
-            return f"({self.name}, {_ABSENT} if left out)"
-        return {"str": "size of ", "int[]": "sum of ", "float[]": "sum of "}.get(self.kind, "") + self.name
-
-
-@dataclass(frozen=True)
-class Output:
-    """What the kernel writes: a tensor updated in place, or a result. `of` is the argument that it overwrites."""
-
-    name: str
-    number: int
-    of: str | None = None
-
-    @property
-    def multiple(self) -> str:
-        return multiple(self.number)
-
-    @property
-    def mutated(self) -> bool:
-        return self.of == self.name
+_SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 
 
 class Op:
     """Everything that the templates need."""
 
-    def __init__(self, name: str, schema: Schema, route: str = "cuda", wrapped: Wrapped | None = None):
+    def __init__(
+        self,
+        name: str,
+        schema: Schema,
+        route: str = "cuda",
+        wrapped: Wrapped | None = None,
+        origin: Origin | None = None,
+    ):
         self.route = route
         self.wrapped = wrapped
+        self.origin = origin
+        # The folder of templates that take the place of the route's.
+        self.templates = (origin.templates,) if origin else ()
         # Files to copy -> their names in the folder.
-        self.copies = {wrapped.path: f"vendor/{wrapped.file}"} if wrapped else {}
+        self.copies: dict[Path, str] = {wrapped.path: f"vendor/{wrapped.file}"} if wrapped else {}
+        self.copies |= origin.copies if origin else {}
+        # Of the first tensor.
+        self.dtypes = origin.anchor_dtypes if origin else FLOATS
+        # Members of Params for sizes, besides element_count.
+        self.sizes = origin.sizes if origin else []
+        dtypes: Mapping[str | int, str] = origin.dtypes if origin else {}
         self.name = name
         self.schema = schema
         self.camel = "".join(part.capitalize() for part in name.split("_"))
         # Not the bare name: an op may have the name of a function in the C library.
         self.namespace = f"{name}_op"
         first = next(a.name for a in schema.arguments if a.kind == "Tensor")
-        self.tensors = _tensors(schema, first)
+        self.tensors = _tensors(schema, first, dtypes)
         self.anchor = next(t for t in self.tensors if t.name == first)
         self.others = [t for t in self.tensors if t.name != first]
         attributes = [a for a in schema.arguments if a.kind not in _TENSORS]
@@ -138,9 +65,9 @@ class Op:
             for place, a in enumerate(attributes, 1)
         ]
         self.absent = [a.name for a in schema.arguments if a.kind.endswith("?")]
-        self._name_outputs(schema)
+        self._name_outputs(schema, dtypes)
 
-    def _name_outputs(self, schema: Schema) -> None:
+    def _name_outputs(self, schema: Schema, dtypes: Mapping[str | int, str]) -> None:
         taken = {argument.name for argument in schema.arguments}
 
         def free(wanted: str) -> str:
@@ -154,9 +81,66 @@ class Op:
         taken |= set(schema.results)
         count = len(schema.results)
         names = [name or free("out" if count == 1 else f"out_{i}") for i, name in enumerate(schema.results)]
-        self.results = [Output(name, len(mutated) + i) for i, name in enumerate(names, 1)]
-        self.outputs = [Output(name, i, of=name) for i, name in enumerate(mutated, 1)] + self.results
-        self.ffi_results = [Output(free(f"new_{name}"), 0, of=name) for name in mutated] + self.results
+        self.results = [Output(name, len(mutated) + i, dtype=dtypes.get(i - 1)) for i, name in enumerate(names, 1)]
+        self.outputs = [Output(n, i, n, dtypes.get(n)) for i, n in enumerate(mutated, 1)] + self.results
+        self.ffi_results = [Output(free(f"new_{n}"), 0, n, dtypes.get(n)) for n in mutated] + self.results
+
+    @property
+    def torch_dtypes(self) -> str:
+        """The first tensor's dtypes, as a tuple in Python."""
+        names = ", ".join(f"torch.{dtype}" for dtype in self.dtypes)
+        return f"({names},)" if len(self.dtypes) == 1 else f"({names})"
+
+    @property
+    def ffi_dtypes(self) -> str:
+        return "{" + ", ".join(ffi_dtype(dtype) for dtype in self.dtypes) + "}"
+
+    @property
+    def short_dtypes(self) -> list[str]:
+        return [_SHORT[dtype] for dtype in self.dtypes]
+
+    @property
+    def bench_dtypes(self) -> list[tuple[str, str]]:
+        """The dtype of the benches on CUDA and on the CPU, each with its short name."""
+        names = self.dtypes * 2 if len(self.dtypes) == 1 else ("bfloat16", "float32")
+        return [(_SHORT[name], name) for name in names]
+
+    def wrong_dtype(self, tensor: Tensor) -> str:
+        """A dtype that is not the tensor's, for a bad input."""
+        return "float32" if (tensor.dtype or self.dtypes[0]) == "float16" else "float16"
+
+    @property
+    def cuda_arguments(self) -> list[str]:
+        """What the launch function or kernel of the origin gets."""
+        code = self.origin.code
+        arguments = [self._converted(binding) for binding in code.bindings]
+        if code.stream is not None:
+            arguments.insert(code.stream, "stream")
+        return arguments
+
+    def _converted(self, binding: Binding) -> str:
+        value, type_ = self._member(binding), binding.parameter.written
+        mutated = [tensor.name for tensor in self.tensors if tensor.mutated]
+        if (
+            binding.argument
+            and type_.endswith("*")
+            and not type_.startswith("const ")
+            and binding.argument not in mutated
+        ):
+            value = f"const_cast<void*>({value})"
+        return value if type_ in ("int64_t", "double", "bool") else f"static_cast<{type_}>({value})"
+
+    @property
+    def triton_arguments(self) -> list[str]:
+        """What the launch function of the origin's Triton kernel gets."""
+        texts = {True: "{{{}, dtype}}", False: "{}"}
+        return [texts[b.parameter.kind == "Tensor"].format(self._member(b)) for b in self.origin.bindings]
+
+    def _member(self, binding: Binding) -> str:
+        if binding.size == "1":
+            return "1"
+        result = None if binding.result is None else self.results[binding.result].name
+        return f"params.{binding.argument or result or binding.size}"
 
     @property
     def headers(self) -> list[str]:
@@ -215,7 +199,9 @@ class Op:
     def argument_docs(self) -> list[str]:
         """A line of the docstring for each argument."""
         docs = {t.name: f"as {self.anchor.name}" for t in self.others}
-        docs[self.anchor.name] = "any shape; float32, bfloat16 or float16"
+        docs |= {t.name: f"{docs[t.name]}, of {t.dtype}" for t in self.others if t.dtype}
+        *most, last = self.dtypes
+        docs[self.anchor.name] = f"any shape; {', '.join(most)}{' or ' if most else ''}{last}"
         docs |= {t.name: docs[t.name] + "; updated in place" for t in self.tensors if t.mutated}
         docs |= {t.name: docs[t.name] + "; None leaves it out" for t in self.tensors if t.optional}
         return [f"{a.name}: {docs.get(a.name, 'replace: its meaning and unit')}" for a in self.schema.arguments]
@@ -225,23 +211,24 @@ class Op:
         """The lines of the docstring about the results: one for each that has a name."""
         if not self.results:
             return ["Nothing."]
-        named = [f"{name}: as {self.anchor.name}; replace: its meaning." for name in self.schema.results if name]
+        named = [
+            f"{r.name}: as {self.anchor.name}{f', of {r.dtype}' if r.dtype else ''}; replace: its meaning."
+            for r, name in zip(self.results, self.schema.results, strict=True)
+            if name
+        ]
         count = len(self.results)
         return named or [f"As {self.anchor.name}, {'one tensor' if count == 1 else f'{count} tensors'}."]
 
 
-def multiple(number: int) -> str:
-    """`3 * ` for 3, nothing for 1."""
-    return f"{number} * " if number > 1 else ""
-
-
-def _tensors(schema: Schema, first: str) -> list[Tensor]:
+def _tensors(schema: Schema, first: str, dtypes: Mapping[str | int, str]) -> list[Tensor]:
     tensors, number = [], 1
     for argument in schema.arguments:
         if argument.kind in _TENSORS:
             number += argument.name != first
             own = 1 if argument.name == first else number
-            tensors.append(Tensor(argument.name, argument.mutated, argument.kind == "Tensor?", own))
+            tensors.append(
+                Tensor(argument.name, argument.mutated, argument.kind == "Tensor?", own, dtypes.get(argument.name))
+            )
     return tensors
 
 
