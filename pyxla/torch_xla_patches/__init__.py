@@ -25,9 +25,15 @@ PAIRS = {"2.9.0": ("2.9.1", "2.9.0"), "2.8.1": ("2.8.0",)}
 
 
 def installed_versions() -> tuple[str, str]:
-    """The versions of torch and torch_xla, without a build's suffix such as +cpu."""
-    torch, torch_xla = (importlib.metadata.version(name).partition("+")[0] for name in ("torch", "torch_xla"))
-    return torch, torch_xla
+    """The versions of torch and torch_xla, without a build's suffix such as +cpu; "none" for what is not installed."""
+    return _version("torch"), _version("torch_xla")
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package).partition("+")[0]
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
 
 
 def release(where: str = "pyxla") -> str:

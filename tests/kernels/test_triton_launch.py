@@ -27,6 +27,8 @@ from tests.devtool_tree import Tree, needs_nvcc
 
 pytestmark = needs_nvcc
 triton = pytest.importorskip("triton")
+# The parameters for scratch memory that Triton adds.
+SCRATCH = 1 if version("triton").startswith("3.4.") else 2
 ARCHITECTURES = ("80-real", "90a-real", "100a-real")
 TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 NO_KERNEL_IMAGE = 209
@@ -155,10 +157,9 @@ def test_code_for_each_architecture_lies_in_the_library(tree, compiled, variants
 
 @pytest.mark.slow
 def test_kernels_take_what_the_launcher_passes_and_spill_nothing(compiled):
-    # Triton 3.4 adds scratch memory to x, weight, out, rows, hidden and eps; 3.5 adds two.
-    added = 1 if version("triton").startswith("3.4.") else 2
     for cubin in cubins(compiled):
-        assert parameter_sizes(cubin) == {"rms_norm_rows": [8, 8, 8, 8, 4, 4, *[8] * added]}, cubin.name
+        # x, weight, out, rows, hidden, eps and the scratch memory.
+        assert parameter_sizes(cubin) == {"rms_norm_rows": [8, 8, 8, 8, 4, 4, *[8] * SCRATCH]}, cubin.name
         (used,) = re.findall(r"REG:(\d+) STACK:(\d+) .* LOCAL:(\d+)", cuobjdump("-res-usage", cubin))
         assert int(used[0]) <= 128 and used[1:] == ("0", "0"), cubin.name
 
@@ -196,7 +197,7 @@ def check_launch(recorded, compiled, variants, x, weight, eps):
     want = struct.pack("<QQQ", *addresses.values()), struct.pack("<q", values["rows"])
     got = recorded.parameters()
     assert b"".join(got[:3]) == want[0] and got[3] == want[1]
-    assert got[4:] == [struct.pack("<i", values["hidden"]), struct.pack("<f", eps), bytes(8)]
+    assert got[4:] == [struct.pack("<i", values["hidden"]), struct.pack("<f", eps), *[bytes(8)] * SCRATCH]
 
 
 @pytest.mark.slow

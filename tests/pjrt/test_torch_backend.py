@@ -86,6 +86,7 @@ def test_driver_is_loaded_before_torch_searches_for_a_gpu(tmp_path, device):
     assert said == ("driver\ntorch\n" if device == "CUDA" else "torch\n")
 
 
+@only_2_8
 @pytest.mark.slow
 @with_triton
 def test_a_choice_of_the_user_stays():

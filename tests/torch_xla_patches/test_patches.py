@@ -40,6 +40,7 @@ def test_another_version_is_refused(patch, monkeypatch):
     [
         (("2.8.0", "2.9.0"), "pip install torch_xla==2.8.1"),
         (("2.9.0", "2.8.1"), "pip install torch_xla==2.9.0"),
+        (("2.9.1", "none"), "pip install torch_xla==2.9.0"),
         (("2.7.0", "2.7.0"), "pip install torch==2.9.1 torch_xla==2.9.0"),
     ],
 )
