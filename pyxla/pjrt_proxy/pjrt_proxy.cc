@@ -19,8 +19,8 @@
 //   PJRT_Client_Compile appends them to torch_xla's (pyxla_set_compile_options). Both are bytes of one protocol buffer
 //   message, and bytes behind a message's are merged into it.
 //
-// And two are for torch_xla 2.9, which ends the process if a client calls itself "cuda", exports and imports memory of a
-// client "cpu" only, and does not ask for a stream:
+// And two are for torch_xla 2.9, which ends the process if a client calls itself "cuda", exports and imports memory of
+// a client "cpu" only, and does not ask for a stream:
 //   PJRT_Client_PlatformName answers PYXLA_PLATFORM_NAME, if it is set (pyxla/autoload.py);
 //   PJRT_Client_AddressableDevices keeps its result, so that pyxla can ask for a stream (pyxla_ask_stream).
 //
