@@ -21,8 +21,28 @@ FLOATS = ("float32", "bfloat16", "float16")
 _ABSENT = 10
 
 
+class _Written:
+    """What templates write of a tensor argument and of an output alike."""
+
+    number: int
+    dtype: str | None
+
+    @property
+    def element(self) -> str:
+        """The type of an element in host code."""
+        return _DTYPES[self.dtype][0] if self.dtype else "T"
+
+    @property
+    def ffi_dtype(self) -> str | None:
+        return ffi_dtype(self.dtype) if self.dtype else None
+
+    @property
+    def multiple(self) -> str:
+        return multiple(self.number)
+
+
 @dataclass(frozen=True)
-class Tensor:
+class Tensor(_Written):
     """A tensor argument; `number` is its factor in the blend. A `dtype` of its own is not the first tensor's."""
 
     name: str
@@ -32,22 +52,9 @@ class Tensor:
     dtype: str | None = None
 
     @property
-    def element(self) -> str:
-        """The type of an element in host code."""
-        return _DTYPES[self.dtype][0] if self.dtype else "T"
-
-    @property
     def host_value(self) -> str:
         is_float = self.dtype in (None, *FLOATS)
         return f"pyxla::ToFloat({self.name}[i])" if is_float else f"static_cast<float>({self.name}[i])"
-
-    @property
-    def ffi_dtype(self) -> str | None:
-        return ffi_dtype(self.dtype) if self.dtype else None
-
-    @property
-    def multiple(self) -> str:
-        return multiple(self.number)
 
     @property
     def cpp_type(self) -> str:
@@ -106,7 +113,7 @@ class Attribute:
 
 
 @dataclass(frozen=True)
-class Output:
+class Output(_Written):
     """What the kernel writes: a tensor updated in place, or a result. `of` is the argument that it overwrites."""
 
     name: str
@@ -115,22 +122,9 @@ class Output:
     dtype: str | None = None
 
     @property
-    def element(self) -> str:
-        """The type of an element in host code."""
-        return _DTYPES[self.dtype][0] if self.dtype else "T"
-
-    @property
     def is_whole(self) -> bool:
         """Whether it has whole numbers, for which the stub writes 0."""
         return self.dtype not in (None, *FLOATS)
-
-    @property
-    def ffi_dtype(self) -> str | None:
-        return ffi_dtype(self.dtype) if self.dtype else None
-
-    @property
-    def multiple(self) -> str:
-        return multiple(self.number)
 
     @property
     def mutated(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from devtool.scaffold.origin.cuda_file import CppFunction, CppParameter, CudaFile, read_cuda
 from devtool.scaffold.origin.origin import Origin
-from devtool.scaffold.origin.parameters import Binding, Parameter, derive, match
+from devtool.scaffold.origin.parameters import Binding, Parameter, derive, match, require_op
 from devtool.scaffold.origin.refusals import refused
 from devtool.scaffold.origin.selection import select
 from devtool.scaffold.schema import Schema
@@ -94,7 +94,7 @@ def read_launch(path: Path, symbols: Sequence[str], op: str, schema: Schema | No
             parameters.append(_parameter(parameter, place, function, f"{path}:{parameter.line}: {function.name}"))
     if schema is None:
         schema, bindings, notes = derive(parameters)
-        _check(schema, where)
+        require_op(schema, where, "a pointer to a tensor", "a pointer without const, to what is computed", "none")
     else:
         bindings, notes = match(parameters, schema, where)
     anchor = _anchor(schema, bindings, where)
@@ -192,14 +192,6 @@ def _default(text: str | None, kind: str) -> Any:
         return int(text.rstrip("uUlL")) if kind == "int" else float(text.rstrip("fF"))
     except ValueError:
         return None
-
-
-def _check(schema: Schema, where: str) -> None:
-    hint = "or pass SCHEMA with the parameters' names"
-    if not any(argument.kind == "Tensor" for argument in schema.arguments):
-        raise refused(where, "a pointer to a tensor", "none", hint)
-    if not schema.results and not any(argument.mutated for argument in schema.arguments):
-        raise refused(where, "a pointer without const, to what is computed", "none", hint)
 
 
 def _anchor(schema: Schema, bindings: Sequence[Binding], where: str) -> Parameter:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from devtool.scaffold.names import argument_problem
-from devtool.scaffold.origin.refusals import schema_refused
+from devtool.scaffold.origin.refusals import refused, schema_refused
 from devtool.scaffold.schema import Argument, Schema
 
 # Member of Params -> the names of parameters that are taken for it, and what a note says.
@@ -104,7 +104,7 @@ def sizes_of(parameters: Sequence[Parameter]) -> dict[str, str]:
 def derive(parameters: Sequence[Parameter]) -> tuple[Schema, tuple[Binding, ...], list[str]]:
     """The schema that parameters suggest, what each of them gets, and notes on what is a guess.
 
-    A schema without a tensor to read or without anything written is left to the caller to refuse.
+    The caller refuses a schema that is no op's (require_op).
     """
     sizes, taken, notes = sizes_of(parameters), set(), []
     pointers = [p for p in parameters if p.kind == "Tensor"]
@@ -135,6 +135,20 @@ def derive(parameters: Sequence[Parameter]) -> tuple[Schema, tuple[Binding, ...]
     # The names of several results tell them apart; one alone needs none.
     names = tuple(results) if len(results) > 1 else ("",) * len(results)
     return Schema(tuple(arguments), names), tuple(bindings), notes + _size_notes(bindings)
+
+
+def require_op(schema: Schema, where: str, tensor: str, output: str, got: str) -> None:
+    """Raises DevtoolError if a derived schema has no tensor, or nothing that is written.
+
+    Args:
+        where: the place in the user's code.
+        tensor, output, got: what was expected in these cases and what was found, in the words of the user's language.
+    """
+    hint = "or pass SCHEMA with the parameters' names"
+    if not any(argument.kind == "Tensor" for argument in schema.arguments):
+        raise refused(where, tensor, got, hint)
+    if not schema.results and not any(argument.mutated for argument in schema.arguments):
+        raise refused(where, output, got, hint)
 
 
 def _size_notes(bindings: Sequence[Binding]) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devtool.scaffold.origin.origin import Origin
-from devtool.scaffold.origin.parameters import Binding, Parameter, derive, match, sizes_of
+from devtool.scaffold.origin.parameters import Binding, Parameter, derive, match, require_op, sizes_of
 from devtool.scaffold.origin.python_module import Module
 from devtool.scaffold.origin.refusals import refused
 from devtool.scaffold.origin.selection import select
@@ -19,7 +19,6 @@ _OUTCOME = (
     "Host code and reference are stubs, so the test passes without nvcc; with it, the kernel runs in Triton's "
     "interpreter, and the test fails until the reference says what it computes."
 )
-_SIZES = ("element_count", "row_count")
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,8 @@ def read_kernel(path: Path, symbols: Sequence[str], schema: Schema | None) -> Or
     parameters, constants = _parameters(module, kernel, kernels, where)
     if schema is None:
         schema, bindings, notes = derive(parameters)
-        _check(schema, where)
+        texts = "a pointer that tl.load reads", "a pointer that tl.store writes", "none that can be followed"
+        require_op(schema, where, *texts)
     else:
         bindings, notes = match(parameters, schema, where)
     brought = module.bring([kernel], {"triton"}, {"VARIANTS", "POINTERS"})
@@ -96,14 +96,6 @@ def read_kernel(path: Path, symbols: Sequence[str], schema: Schema | None) -> Or
 def _is_jit(module: Module, decorator: ast.expr) -> bool:
     name = module.dotted(decorator.func if isinstance(decorator, ast.Call) else decorator)
     return name in ("triton.jit", "triton.runtime.jit.jit")
-
-
-def _check(schema: Schema, where: str) -> None:
-    hint = "or pass SCHEMA with the parameters' names"
-    if not any(argument.kind == "Tensor" for argument in schema.arguments):
-        raise refused(where, "a pointer that tl.load reads", "none that can be followed", hint)
-    if not schema.results and not any(argument.mutated for argument in schema.arguments):
-        raise refused(where, "a pointer that tl.store writes", "none that can be followed", hint)
 
 
 def _parameters(
