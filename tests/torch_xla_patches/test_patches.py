@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+import pyxla_torch_backend
 import torch
 import torch_xla
 from torch_xla.debug import metrics
@@ -50,6 +51,11 @@ def test_hint_keeps_the_torch_that_is_there(installed, command, monkeypatch):
     with pytest.raises(PyxlaError) as error:
         torch_xla_patches.release()
     assert error.value.hint == command
+
+
+def test_faster_import_is_for_the_same_pairs():
+    """torch_backend states them again: it runs before pyxla can be imported."""
+    assert pyxla_torch_backend._PAIRS == torch_xla_patches.PAIRS
 
 
 def test_symbol_that_torch_xla_hides_is_found():
