@@ -171,7 +171,7 @@ def _configure(folder: Path, options: Options) -> str:
         f"-DPYXLA_KERNELS={project.kernels()}", f"-DPYXLA_NAMESPACE={project.repository().namespace}",
         f"-DCMAKE_MAKE_PROGRAM={ninja}",
         f"-DPython3_EXECUTABLE={sys.executable}", f"-DPYXLA_LIBRARY_DIR={project.library_folder(options.sanitize)}",
-        f"-DPYXLA_CUDA={options.cuda.upper()}", f"-DPYXLA_SANITIZE={options.sanitize or ''}",
+        f"-DPYXLA_CUDA={options.cuda.upper()}", f"-DPYXLA_SANITIZE={options.sanitize or ''}", *_architectures(),
     ]  # fmt: skip
     wanted = {
         "command": command,
@@ -193,6 +193,18 @@ def _configure(folder: Path, options: Options) -> str:
         raise _configure_failure(shown)
     _configured(folder).write_text(json.dumps(wanted, indent=1))
     return ninja
+
+
+def _architectures() -> list[str]:
+    """CMake's option for the architectures in CUDAARCHS, CMake's own variable; without it the recipe has its list."""
+    named = os.environ.get("CUDAARCHS")
+    if not named:
+        return []
+    wrong = [name for name in named.split(";") if not re.fullmatch(r"[1-9]\d{1,2}[af]?(-real|-virtual)?", name)]
+    if wrong:
+        message = f"build: CUDAARCHS: expected architectures such as 80-real;90a-real;100-virtual, got {wrong[0]!r}"
+        raise DevtoolError(message, "name numbers, with semicolons between them, or unset CUDAARCHS")
+    return [f"-DPYXLA_ARCHITECTURES={named}"]
 
 
 def _configured(folder: Path) -> Path:

@@ -15,6 +15,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import click
 
 from devtool import project
 from devtool.building.build import Options, build_ops
@@ -71,8 +74,9 @@ def make_wheel(output: Path, options: Options, check: Callable[[Path], None] | N
     if not ops:
         raise DevtoolError(f"wheel: ops: expected some in {project.kernels()}, got none", "devtool new-op my_op")
     libraries = build_ops(ops, options)
-    for library in libraries:
-        _require_the_built(library)
+    manifests = [_manifest_of_the_built(library) for library in libraries]
+    if options.cuda != "off" and not any(manifest["cuda_architectures"] for manifest in manifests):
+        click.echo("wheel: no nvcc, so the wheel has no code for GPUs; with --cuda on that is an error", err=True)
     tag = platform_tag(libraries)
     with tempfile.TemporaryDirectory(prefix="devtool-wheel-") as scratch:
         stage = Path(scratch, "stage")
@@ -97,14 +101,15 @@ def make_wheel(output: Path, options: Options, check: Callable[[Path], None] | N
         return Path(shutil.copy(wheel, output / wheel.name))
 
 
-def _require_the_built(library: Path) -> None:
+def _manifest_of_the_built(library: Path) -> dict[str, Any]:
     """Raises DevtoolError unless the manifest is that of the library: pyxla would refuse the two."""
     with library.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    built = json.loads(library.with_suffix(".json").read_text(encoding="utf-8"))["sha256"]
-    if digest != built:
+    manifest = json.loads(library.with_suffix(".json").read_text(encoding="utf-8"))
+    if digest != (built := manifest["sha256"]):
         message = f"wheel: {library.name}: expected SHA-256 {built[:12]} ({library.stem}.json), got {digest[:12]}"
         raise DevtoolError(message, f"devtool build {library.stem.removeprefix('lib')} --clean")
+    return manifest
 
 
 def platform_tag(libraries: Sequence[Path]) -> str:

@@ -175,8 +175,7 @@ def check_architecture(library: Library, capability: tuple[int, int]) -> None:
             f"code for sm_{capability[0]}{capability[1]}",
             f"{have} in {library.path}",
         ),
-        "add the architecture to PYXLA_ARCHITECTURES in pyxla/cmake/CMakeLists.txt, "
-        f"then devtool build {library.table.op}",
+        f"CUDAARCHS={capability[0]}{capability[1]} devtool build {library.table.op}, where its sources are",
     )
 
 

@@ -17,6 +17,7 @@ from devtool.errors import DevtoolError
 from devtool.release.wheel import platform_tag
 from tests.conftest import ROOT
 from tests.devtool.scaffold.test_init import environment, made, run
+from tests.devtool_tree import HAS_NVCC
 
 SCRIPT = """
 import torch
@@ -185,6 +186,15 @@ def test_library_that_was_swapped_before_the_wheel(wheel, swapped):
     message = f"wheel: libscaled.so: expected SHA-256 {built[:12]} (libscaled.json), got {got[:12]}"
     assert f"{message}\n\nhint: devtool build scaled --clean\n" in result.stderr
     assert result.returncode == 1 and not (wheel.parents[1] / "swapped").exists()
+
+
+@pytest.mark.slow
+def test_wheel_without_code_for_gpus_says_so(wheel):
+    """Its name is that of a wheel with such code."""
+    result = run(wheel.parents[1], "wheel", "--output", "auto", PYXLA_CUDA="auto")
+    assert result.returncode == 0, result.stderr
+    said = "wheel: no nvcc, so the wheel has no code for GPUs; with --cuda on that is an error"
+    assert (said in result.stderr) == (not HAS_NVCC)
 
 
 def test_wheel_of_pyxlas_own_checkout():

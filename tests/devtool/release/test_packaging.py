@@ -138,8 +138,11 @@ def test_dependencies_are_the_locked_ones(wheel):
     pairs = [Version(v) for v in PAIRS], [Version(v) for torchs in PAIRS.values() for v in torchs]
     ranges = {f"{name}<={max(v)},>={min(v)}" for name, v in zip(("torch-xla", "torch"), pairs, strict=True)}
     assert runtime == {line for line in base if line and not line.startswith("#")} | ranges
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["devtool"]
-    assert set(extras) <= set((ROOT / "requirements/dev.in").read_text().splitlines())
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(extras["devtool"]) <= set((ROOT / "requirements/dev.in").read_text().splitlines())
+    cuda = {line for line in (ROOT / "requirements/cuda.in").read_text().splitlines() if "==" in line}
+    after = re.search(r"--force-reinstall (.+)", (ROOT / "docs/guide/publish.md").read_text())[1].split()
+    assert set(extras["cuda13"]) == cuda - set(after) and set(after) < cuda
 
 
 @pytest.mark.slow
