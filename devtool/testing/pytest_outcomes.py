@@ -23,7 +23,10 @@ def pytest_addoption(parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before hypothesis looks for the profile
-def pytest_configure() -> None:
+def pytest_configure(config) -> None:
+    if config.getoption("--hypothesis-profile", None) != "thorough":
+        return
+    # Not at the top: it takes 0.8 s, and most ops' tests do without it.
     from hypothesis import settings
 
     # For `devtool test --all`. A test that sets its own number of examples keeps it: each example costs a call of XLA.

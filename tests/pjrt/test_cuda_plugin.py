@@ -96,7 +96,8 @@ real = cuda_plugin._in_package
 cuda_plugin._in_package = lambda package, name: None if "{hidden}" in name else real(package, name)
 p = cuda_plugin.find_plugin()
 print(p.cuda, p.origin, p.path)"""
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    # pyxla itself may be on the path, in place of installed.
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]).rstrip(":")}
     env.pop("PYXLA_PJRT_PLUGIN", None)
     result = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
     path = tmp_path / f"jax_plugins/xla_cuda{want}/xla_cuda_plugin.so"

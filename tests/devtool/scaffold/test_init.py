@@ -56,6 +56,15 @@ def test_repository_passes_its_tests_at_once(repository):
     assert re.search(r"^scaled +9 +ok +ok", result.stdout, re.MULTILINE)
 
 
+def test_hypothesis_is_imported_for_tests_that_take_it_alone(repository):
+    """Its import takes 0.8 s."""
+    path = repository / "kernels/scaled/test_imports.py"
+    path.write_text("import sys\n\n\ndef test_imports():\n    assert 'hypothesis' not in sys.modules\n")
+    result = run(repository, "test", "scaled", "--", "-k", "test_imports")
+    path.unlink()
+    assert result.returncode == 0 and "1 passed" in result.stdout, result.stdout
+
+
 def test_op_has_the_repositorys_namespace(repository):
     result = run(repository, "list", "--json")
     (entry,) = [line for line in result.stdout.splitlines() if '"scaled"' in line]
