@@ -19,6 +19,6 @@ def docs(output: Path | None) -> None:
     A broken link, an unknown name or a docstring that cannot be read is an error, and then nothing is written.
     """
     from devtool import project
-    from devtool.release.docs import make_pages
+    from devtool.pages.make import make_pages
 
     click.echo(make_pages(output or project.root() / "build/docs"))

@@ -1,4 +1,4 @@
-"""Makes the locks from the lists: uv resolves, requirements/*.txt are for pip, nix/wheels.json is for Nix."""
+"""Makes the locks from the lists: uv resolves, requirements/*.txt are for pip, a file of wheels is for Nix."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ import click
 from devtool import project
 from devtool.errors import DevtoolError, error_from
 from devtool.files import replacing
-from devtool.locks.wheels import nix_view
+from devtool.locks.lists import oldest_python, read_sets, read_settings
+from devtool.locks.wheels import nix_view, read_pins
 from devtool.processes import locate, run_lines
 
-# These have the same file names as their CUDA 13 versions (docs/decisions/0005-pins.md).
-_LEFT_OUT = ("--no-emit-package", "nvidia-cudnn-cu12", "--no-emit-package", "nvidia-nccl-cu12")
-# One lock for both Pythons, with one version of each package if possible. By default uv would use a Python on PATH.
-_RESOLVE = ("--universal", "--fork-strategy", "fewest", "--python-version", "3.11", "--python", sys.executable)
 # The user's settings choose the index; a lock does not name it.
 _NO_INDEX = ("--no-emit-index-url", "--no-emit-find-links", "--no-emit-index-annotation")
 # Text in uv's output -> what went wrong, what to do. The first match counts: without a network, the output may also
 # contain "No solution found".
 _SYMPTOMS = (
+    ("(?i)because pyxla(\\[.*\\])? was not found|there (is|are) no versions? of pyxla\\b|only pyxla.*is available",
+     "no pyxla of this version in the package index",
+     "make its wheel in a checkout of pyxla (pip wheel --no-deps -w FOLDER .), then UV_FIND_LINKS=FOLDER devtool lock"),
     ("network was disabled|Network connectivity is disabled|Failed to fetch|Failed to download|error sending request",
      "no connection to the package index", "check the network and uv's settings; nothing was changed"),
     ("No solution found", "no solution", "change the versions in the lists; nothing was changed"),
@@ -47,7 +47,7 @@ def lock(*, upgrade: bool, check: bool) -> list[str]:
     Raises:
         DevtoolError: uv failed, a package has no wheel, a file cannot be written, or `check` found a difference.
     """
-    root = project.checkout("lock")
+    root = project.root()
     with tempfile.TemporaryDirectory(prefix="devtool-lock-") as folder:
         made = _make(root, Path(folder), upgrade)
     changed = {name: text for name, text in made.items() if _text(root / name) != text}
@@ -63,36 +63,29 @@ def lock(*, upgrade: bool, check: bool) -> list[str]:
 
 def _make(root: Path, folder: Path, upgrade: bool) -> dict[str, str]:
     """File -> its new text. uv works in a temporary folder, on copies: it keeps what an existing output locks."""
+    settings, sets = read_settings(root), read_sets(root / "requirements")
     # Among them uv.toml: uv adds the settings in its folder to the user's own.
-    for path in (root / "requirements").iterdir():
-        shutil.copyfile(path, folder / path.name)
-    anew, groups = ("--upgrade",) if upgrade else (), _sets(folder)
-    for name, options in [item for group in groups for item in group.items()]:
+    shutil.copytree(root / "requirements", folder, dirs_exist_ok=True)
+    # One lock for all Pythons, with one version of each package if possible. By default uv would use one on PATH.
+    oldest = oldest_python(project.repository())
+    resolve = ("--universal", "--fork-strategy", "fewest", "--python-version", oldest, "--python", sys.executable)
+    for name in sets:
         click.echo(f"lock: resolving requirements/{name}.in", err=True)
-        options = (*_RESOLVE, *_NO_INDEX, *anew, "--generate-hashes", *options)
+        left_out = [word for package in settings.left_out.get(name, ()) for word in ("--no-emit-package", package)]
+        options = (*resolve, *_NO_INDEX, *(["--upgrade"] if upgrade else []), "--generate-hashes", *left_out)
         _compile(folder, f"{name}.in", *options, "-o", f"{name}.txt", f"{name}.in")
-    texts = {name: (folder / f"{name}.txt").read_text() for group in groups for name in group}
-    pylocks = []
-    for group in groups:
-        # The files of exactly these versions: the locks are complete, so nothing is left to resolve.
-        _compile(folder, "*.txt", *_RESOLVE, "--no-deps", "-o", "pylock.toml", *(f"{name}.txt" for name in group))
-        pylocks.append((folder / "pylock.toml").read_text())
-    wheels = nix_view(texts, pylocks)
+    texts = {name: (folder / f"{name}.txt").read_text() for name in sets}
+    for text in texts.values():
+        read_pins(text)
     made = {f"requirements/{name}.txt": text for name, text in texts.items()}
-    return made | {"nix/wheels.json": json.dumps(wheels, indent=1, sort_keys=True) + "\n"}
-
-
-def _sets(folder: Path) -> list[dict[str, tuple[str, ...]]]:
-    """Groups of sets, a group for each release of torch: set -> what it must agree with, and what it leaves out.
-
-    The order matters: a set is constrained by those before it. The sets of an earlier release, cpu-torch2.8 and
-    cuda13-torch2.8, are installed with the same dev.
-    """
-    groups = [{"cpu": (), "dev": ("-c", "cpu.txt"), "cuda13": ("-c", "cpu.txt", "-c", "dev.txt", *_LEFT_OUT)}]
-    for path in sorted(folder.glob("cpu-*.in")):
-        cpu, cuda = path.stem, path.stem.replace("cpu", "cuda13")
-        groups.append({cpu: ("-c", "dev.txt"), cuda: ("-c", f"{cpu}.txt", "-c", "dev.txt", *_LEFT_OUT)})
-    return groups
+    if settings.nix is None:
+        return made
+    pylocks = []
+    for name in sets:
+        # The files of exactly these versions: the locks are complete, so nothing is left to resolve.
+        _compile(folder, f"{name}.txt", *resolve, "--no-deps", "-o", "pylock.toml", f"{name}.txt")
+        pylocks.append((folder / "pylock.toml").read_text())
+    return made | {settings.nix: json.dumps(nix_view(texts, pylocks), indent=1, sort_keys=True) + "\n"}
 
 
 def _compile(folder: Path, what: str, *arguments: str) -> None:
@@ -100,7 +93,7 @@ def _compile(folder: Path, what: str, *arguments: str) -> None:
     uv = locate("uv")
     if uv is None:
         message = f"lock: uv: expected it beside {sys.executable} or on PATH, got none"
-        raise DevtoolError(message, "run devtool through bin/devtool, which installs it")
+        raise DevtoolError(message, "pip install uv; in a checkout of pyxla run bin/devtool")
     said: list[str] = []
     command = [uv, "--directory", str(folder), "pip", "compile", "--quiet", *arguments]
     status = run_lines(command, said.append, os.environ | {"UV_CUSTOM_COMPILE_COMMAND": "devtool lock"})

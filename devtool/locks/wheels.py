@@ -10,13 +10,13 @@ from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from packaging.markers import Marker
-from packaging.requirements import Requirement
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from devtool.errors import DevtoolError
+from devtool.locks.lists import PYTHONS
 
-PYTHONS = ("3.11", "3.12")
 # System -> the minor version of the first glibc 2 that supports it.
 SYSTEMS = {"x86_64-linux": 5, "aarch64-linux": 17}
 # Not every package has wheels for the other system: there is no torch-xla for it.
@@ -47,11 +47,14 @@ def read_pins(lock: str) -> list[Pin]:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         text, *hashes = line.split("--hash=sha256:")
-        requirement = Requirement(text)
-        if len(requirement.specifier) != 1:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:  # a folder, or -e and a folder
+            requirement = None
+        if requirement is None or len(requirement.specifier) != 1:
             raise DevtoolError(
-                f"lock: {requirement.name}: expected a version, got {text.strip()}",
-                "name a version of it in requirements/*.in, not an address",
+                f"lock: {requirement.name if requirement else text.strip()}: expected a version, got {text.strip()}",
+                "name a version of it in requirements/*.in, not an address or a folder, which has no hash",
             )
         (version,) = (specifier.version for specifier in requirement.specifier)
         name, hashes = canonicalize_name(requirement.name), frozenset(text.strip() for text in hashes)

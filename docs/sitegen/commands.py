@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 from docutils import nodes
+from sphinx.transforms import SphinxTransform
 from sphinx_click.ext import ClickDirective
 
-from sitegen.staging import Site
+from devtool.pages.doctree import link, unlinked
+from devtool.pages.staging import Site
+
+_COMMAND = re.compile(r"(?:bin/)?devtool (?P<name>[a-z][\w-]+)\b.*", re.DOTALL)
 
 
 def write(site: Site) -> list[str]:
@@ -42,3 +48,20 @@ class CommandDirective(ClickDirective):
         """The command's description, usage and options."""
         (section,) = super().run()
         return section.children[1:]
+
+
+class LinkCommands(SphinxTransform):
+    """`devtool hlo` in a text leads to its page."""
+
+    default_priority = 400
+
+    def apply(self, **kwargs) -> None:
+        """Wraps each such code span in a reference."""
+        for literal in unlinked(self.document):
+            match = _COMMAND.fullmatch(literal.astext())
+            if match is None or match["name"] not in self.config.sitegen_commands:
+                continue
+            page = f"reference/cli/{match['name']}"
+            if page != self.env.docname:
+                address = self.app.builder.get_relative_uri(self.env.docname, page)
+                link(literal, nodes.reference("", "", internal=True, refuri=address, refdoc=self.env.docname))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from sitegen.staging import Site
+from devtool.pages.staging import Site
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS, INCLUDE = ROOT / "kernels", ROOT / "pyxla/include"

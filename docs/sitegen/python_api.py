@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import re
 from pathlib import Path
 from types import ModuleType
 
-from sitegen.staging import Site
+from devtool.pages.docstrings import split_names
+from devtool.pages.staging import Site
 
 
 def public_modules() -> list[ModuleType]:
@@ -50,26 +50,6 @@ def first_line(documented: object) -> str:
 def one_name_a_line(app, what, name, value, options, lines: list[str]) -> None:
     """`shape, dtype: of the array` in a docstring is a line for each of the two."""
     lines[:] = split_names(lines)
-
-
-def split_names(lines: list[str]) -> list[str]:
-    """The lines of a docstring with an entry for each name."""
-    found: list[str] = []
-    names: list[str] = []
-    entry: list[str] = []
-    for line in [*lines, ""]:
-        inside = names and line.startswith("     ")
-        if not inside:
-            for other in names:
-                found += [f"    {other}: {entry[0]}", *entry[1:]]
-            names = []
-        if inside:
-            entry.append(line)
-        elif match := re.fullmatch(r"    ((?:\w+, )+\w+): (.*)", line):
-            names, entry = match[1].split(", "), [match[2]]
-        else:
-            found.append(line)
-    return found[:-1]
 
 
 def without_own_words(app, what, name, value, skip, options) -> bool | None:

@@ -118,6 +118,8 @@ def test_nobody_imports_the_examples():
 @pytest.mark.parametrize("path", python_files("devtool"), ids=name_of)
 def test_devtool_imports_torch_and_pyxla_only_where_a_command_runs(path):
     light = {"devtool", "click", "lark", "jinja2", "packaging"} | PYTEST_PLUGINS.get(name_of(path), set())
+    if path.is_relative_to(ROOT / "devtool/pages") and path.name not in ("make.py", "conf.py"):
+        light |= {"sphinx", "docutils"}  # Sphinx, or its process, imports these files
     assert packages(path, inside_functions=False) <= light
     # numpy reads and writes the arrays of run-artifact.
     heavy = {"rich", "pyxla", "torch", "torch_xla", "pytest", "elftools", "grandalf", "numpy", "matplotlib"}

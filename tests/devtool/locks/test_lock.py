@@ -18,6 +18,8 @@ from tests.devtool.locks.test_wheels import TAGS
 from tests.small_tree import mounted, write_wheel
 
 VIEWS = ["requirements/cpu.txt", "requirements/dev.txt", "requirements/cuda13.txt", "nix/wheels.json"]
+# The sets that each agrees with, as in requirements/ of this checkout.
+DEV, CUDA = "-c cpu.txt\n", "-c cpu.txt\n-c dev.txt\n"
 ELSEWHERE = ["winonly; sys_platform == 'win32'"]
 
 
@@ -28,8 +30,8 @@ class Tree(devtool_tree.Tree):
         super().__init__(root)
         self.wheels = root / "wheels"
         self.write("cpu", "alpha")
-        self.write("dev", "delta")
-        self.write("cuda13", "-r cpu.in\ngamma")
+        self.write("dev", f"{DEV}delta")
+        self.write("cuda13", f"{CUDA}-r cpu.in\ngamma")
         self.wheel("alpha", needs=ELSEWHERE)
         for name in ("gamma", "winonly"):
             self.wheel(name)
@@ -113,8 +115,8 @@ def test_sets_agree_on_what_they_share(tree):
         tree.wheel(name, "1.0")
         tree.wheel(name, "2.0")
     tree.write("cpu", "alpha==1.0\nbeta==1.0")
-    tree.write("dev", "alpha\ngamma==1.0")
-    tree.write("cuda13", "alpha\nbeta\ngamma")
+    tree.write("dev", f"{DEV}alpha\ngamma==1.0")
+    tree.write("cuda13", f"{CUDA}alpha\nbeta\ngamma")
     tree.lock()
     sets = nix_view(tree.root)["environments"]["x86_64-linux"]["3.11"]
     assert {name: list(wheels) for name, wheels in sets.items()} == {
@@ -137,7 +139,7 @@ def test_cuda_13_leaves_out_what_has_the_same_files(tree):
 def test_package_of_which_only_headers_are_used_is_locked_alone(tree):
     """requirements/uv.toml is read in addition to the user's own settings."""
     tree.wheel("delta", "2.0", needs=["gamma"])
-    tree.write("dev", "delta==2.0")
+    tree.write("dev", f"{DEV}delta==2.0")
     settings = tree.root / "requirements/uv.toml"
     settings.write_text('[[dependency-metadata]]\nname = "delta"\nversion = "2.0"\nrequires-dist = []\n')
     reads_settings = {"UV_NO_CONFIG": "0", "XDG_CONFIG_HOME": str(tree.root)}
@@ -179,7 +181,7 @@ def test_upgrade_takes_newer_versions(locked):
 
 def test_check_names_what_would_change_and_changes_nothing(locked):
     locked.wheel("delta", "2.0")
-    locked.write("dev", "delta>1")
+    locked.write("dev", f"{DEV}delta>1")
     errors = locked.fails("--check")
     message = "lock: --check: expected nothing to change, got changes in requirements/dev.txt, nix/wheels.json"
     assert errors.endswith(f"{message}\n\nhint: devtool lock\n")
@@ -195,7 +197,7 @@ def test_lists_without_a_solution_leave_all_as_it_was(locked):
     """The first set has a solution, the last one has none."""
     locked.wheel("alpha", "2.0")
     locked.write("cpu", "alpha==2.0")
-    locked.write("cuda13", "-r cpu.in\ngamma==7")
+    locked.write("cuda13", f"{CUDA}-r cpu.in\ngamma==7")
     errors = locked.fails()
     message = "lock: requirements/cuda13.in: expected uv to resolve it, got no solution (see above)"
     assert errors.index("gamma==7") < errors.index(message)
@@ -212,14 +214,14 @@ def test_without_a_network_it_says_so(locked):
 
 
 def test_list_that_uv_cannot_read_is_named(locked):
-    locked.write("dev", "delta ==")
+    locked.write("dev", f"{DEV}delta ==")
     errors = locked.fails()
     assert "lock: requirements/dev.in: expected uv to resolve it, got exit status 2 (see above)" in errors
 
 
 def test_package_without_a_wheel_is_named(locked):
     locked.wheel("gamma", "2.0", tag="cp311-cp311-manylinux_2_36_x86_64.manylinux_2_35_x86_64")
-    locked.write("cuda13", "-r cpu.in\ngamma==2.0")
+    locked.write("cuda13", f"{CUDA}-r cpu.in\ngamma==2.0")
     message = "lock: cuda13: expected a wheel of gamma 2.0 for Python 3.12 on x86_64-linux, got none"
     assert f"{message}\n\nhint: name another version of gamma" in locked.fails()
 
@@ -227,7 +229,7 @@ def test_package_without_a_wheel_is_named(locked):
 def test_package_without_a_wheel_on_the_other_system_is_left_out(locked):
     for tag in ("cp311-cp311-manylinux1_x86_64", "cp312-cp312-manylinux2010_x86_64"):
         locked.wheel("gamma", "2.0", tag=tag)
-    locked.write("cuda13", "-r cpu.in\ngamma==2.0")
+    locked.write("cuda13", f"{CUDA}-r cpu.in\ngamma==2.0")
     locked.lock()
     environments = nix_view(locked.root)["environments"]
     assert environments["x86_64-linux"]["3.11"]["cuda13"]["gamma"] == "gamma-2.0-cp311-cp311-manylinux1_x86_64.whl"
@@ -236,7 +238,7 @@ def test_package_without_a_wheel_on_the_other_system_is_left_out(locked):
 
 def test_package_by_address_is_refused(locked):
     wheel = locked.wheels / "gamma/gamma-1.0-py3-none-any.whl"
-    locked.write("dev", f"delta\ngamma @ {wheel.as_uri()}")
+    locked.write("dev", f"{DEV}delta\ngamma @ {wheel.as_uri()}")
     assert "lock: gamma: expected a version, got gamma @ file:" in locked.fails()
 
 
@@ -261,7 +263,7 @@ def test_without_uv_it_says_so(tree):
     environment["PYTHONPATH"] += os.pathsep + sysconfig.get_path("purelib")
     done = subprocess.run(command, cwd=tree.root, env=environment, capture_output=True, text=True)
     assert done.returncode == 1
-    assert f"lock: uv: expected it beside {command[0]} or on PATH, got none\n\nhint: run devtool" in done.stderr
+    assert f"lock: uv: expected it beside {command[0]} or on PATH, got none\n\nhint: pip install uv" in done.stderr
 
 
 @pytest.mark.parametrize("python", PYTHONS)

@@ -114,7 +114,9 @@ def lines_of(name: str) -> list[str]:
     """The lines of a list and of those that it includes."""
     lines = (ROOT / f"requirements/{name}.in").read_text().splitlines()
     included = [line.removeprefix("-r ").removesuffix(".in") for line in lines if line.startswith("-r ")]
-    return [line for line in lines if not line.startswith("-r ")] + [line for n in included for line in lines_of(n)]
+    return [line for line in lines if not line.startswith(("-r ", "-c "))] + [
+        line for n in included for line in lines_of(n)
+    ]
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.transforms import SphinxTransform
 
-_NAME = re.compile(r"(?P<name>pyxla(?:\.\w+)+)(?:\(.*\))?", re.DOTALL)
-_COMMAND = re.compile(r"(?:bin/)?devtool (?P<name>[a-z][\w-]+)\b.*", re.DOTALL)
+_NAME = re.compile(r"(?P<name>(?:pyxla|torch\.ops)(?:\.\w+)+)(?:\(.*\))?", re.DOTALL)
 
 
 class InlinePictures(SphinxTransform):
@@ -22,7 +22,7 @@ class InlinePictures(SphinxTransform):
         """Replaces each picture."""
         for image in list(self.document.findall(nodes.image)):
             path = Path(self.env.srcdir, self.env.docname).parent / image["uri"]
-            if path.suffix != ".svg":
+            if path.suffix != ".svg" or "://" in image["uri"]:
                 continue
             self.env.note_dependency(str(path))
             svg = re.sub(r"^\s*<\?xml.*?\?>", "", path.read_text())
@@ -45,32 +45,30 @@ class DrawDashes(SphinxTransform):
 
 
 class LinkNames(SphinxTransform):
-    """`pyxla.inspect` and `devtool hlo` in a text lead to their reference."""
+    """`torch.ops.xla_gpu.rms_norm` in a text leads to its reference, and so does `pyxla.inspect` where there is one."""
 
     default_priority = 400
 
     def apply(self, **kwargs) -> None:
         """Wraps each such code span in a reference; one that nothing answers stays as it is."""
-        for literal in list(self.document.findall(nodes.literal)):
-            inside = literal.parent
-            if any(isinstance(node, nodes.reference | addnodes.pending_xref | nodes.title) for node in _above(literal)):
-                continue
-            text = literal.astext()
-            if match := _NAME.fullmatch(text):
-                reference = addnodes.pending_xref(
-                    "", refdomain="py", reftype="obj", reftarget=match["name"], refwarn=False
-                )  # fmt: skip
-            elif (match := _COMMAND.fullmatch(text)) and match["name"] in self.config.sitegen_commands:
-                page = f"reference/cli/{match['name']}"
-                if page == self.env.docname:
-                    continue
-                address = self.app.builder.get_relative_uri(self.env.docname, page)
-                reference = nodes.reference("", "", internal=True, refuri=address)
-            else:
-                continue
-            reference["refdoc"] = self.env.docname
-            inside.replace(literal, reference)
-            reference += literal
+        for literal in unlinked(self.document):
+            if match := _NAME.fullmatch(literal.astext()):
+                link(literal, addnodes.pending_xref(
+                    "", refdomain="py", reftype="obj", reftarget=match["name"], refwarn=False, refdoc=self.env.docname
+                ))  # fmt: skip
+
+
+def unlinked(document: nodes.document) -> Iterator[nodes.literal]:
+    """The code spans outside of titles and links."""
+    for literal in list(document.findall(nodes.literal)):
+        if not any(isinstance(n, nodes.reference | addnodes.pending_xref | nodes.title) for n in _above(literal)):
+            yield literal
+
+
+def link(literal: nodes.literal, reference: nodes.Element) -> None:
+    """Makes the code span the text of the reference."""
+    literal.parent.replace(literal, reference)
+    reference += literal
 
 
 def _above(node: nodes.Node):

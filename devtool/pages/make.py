@@ -1,4 +1,4 @@
-"""Runs Sphinx on docs/: strictly, and into a folder that is replaced as a whole."""
+"""Runs Sphinx: strictly, and into a folder that is replaced as a whole."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from devtool.processes import run_lines
 
 # A file that Sphinx writes to every folder of pages.
 _MARK = ".buildinfo"
+# The modules of the extra `docs`.
+_NEEDED = ("sphinx", "furo", "myst_parser")
 
 
 def make_pages(output: Path) -> Path:
@@ -28,27 +30,18 @@ def make_pages(output: Path) -> Path:
     Raises:
         DevtoolError: Sphinx is missing or found a mistake, or `output` contains something else; it does not change.
     """
-    root = project.checkout("docs")
-    if importlib.util.find_spec("sphinx") is None:
-        raise DevtoolError("docs: sphinx: expected it beside this Python, got none", "run bin/devtool of the checkout")
+    root = project.root()
+    configuration = _configuration(root)
     if output.exists() and not (output / _MARK).is_file() and (not output.is_dir() or any(output.iterdir())):
         message = f"docs: --output: expected a new folder or one with earlier pages, got {output}"
         raise DevtoolError(message, "name another folder, or remove this one")
     with tempfile.TemporaryDirectory(prefix="pyxla-docs-") as work:
         sources, pages = Path(work, "sources"), Path(work, "pages")
         sources.mkdir()
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "sphinx",
-            "--fail-on-warning",
-            "--keep-going",
-            "--nitpicky",
-            "--no-color",
-        ]
-        said = _Sphinx(f"{sources}/")
-        status = run_lines([*command, "-c", str(root / "docs"), str(sources), str(pages)], said, cwd=root)
+        strictly = ("--fail-on-warning", "--keep-going", "--nitpicky", "--no-color")
+        folders = ("-c", str(configuration), "-d", str(Path(work, "doctrees")), str(sources), str(pages))
+        said = _Sphinx(f"{sources}/", first="docs/index.md" if (root / "docs/index.md").is_file() else "README.md")
+        status = run_lines([sys.executable, "-P", "-m", "devtool.pages", *strictly, *folders], said, cwd=root)
         said.close()
         if status:
             click.echo("\n".join(said.messages()), err=True)
@@ -61,20 +54,44 @@ def make_pages(output: Path) -> Path:
     return output / "index.html"
 
 
+def _configuration(root: Path) -> Path:
+    """The folder of Sphinx's conf.py: docs/, if it has one, else this one.
+
+    Raises:
+        DevtoolError: a package is missing, there is no front page, or docs/conf.py does without this folder's.
+    """
+    for package in _NEEDED:
+        if importlib.util.find_spec(package) is None:
+            message = f"docs: {package}: expected it beside {sys.executable}, got none"
+            raise DevtoolError(message, 'pip install "pyxla[docs]"; in a checkout of pyxla run bin/devtool')
+    if not any((root / name).is_file() for name in ("README.md", "docs/index.md")):
+        message = f"docs: README.md: expected it, as the first page, or docs/index.md in {root}, got neither"
+        raise DevtoolError(message, "write one")
+    own = root / "docs/conf.py"
+    if not own.is_file():
+        return Path(__file__).parent
+    if "devtool.pages.conf" not in own.read_text(encoding="utf-8", errors="replace"):
+        message = f"docs: docs/conf.py: expected one that builds on devtool's, got another in {root}"
+        raise DevtoolError(message, "begin it with: from devtool.pages.conf import *")
+    return own.parent
+
+
 class _Sphinx:
     """Takes Sphinx's lines: the last one is shown on a terminal, all are kept.
 
     Args:
         sources: the folder that Sphinx reads. It is removed from the lines, so that file names are as in docs/.
+        first: the file that is index.md there.
     """
 
-    def __init__(self, sources: str):
-        self._sources = sources
+    def __init__(self, sources: str, first: str):
+        self._sources, self._first = sources, first
         self._lines: list[str] = []
         self._terminal = sys.stderr.isatty()
 
     def __call__(self, line: str) -> None:
-        self._lines.append(line.replace(self._sources, ""))
+        line = line.replace(self._sources, "")
+        self._lines.append(re.sub(r"^index\.md(?=:)", self._first, line))
         if self._terminal:
             width = shutil.get_terminal_size().columns - 1
             click.echo(f"\r\033[K{self._lines[-1][:width]}", nl=False, err=True)

@@ -1,0 +1,1 @@
+"""`devtool docs`."""
