@@ -16,7 +16,10 @@ def docs(output: Path | None) -> None:
     \b
     Example: devtool docs --output site
 
-    A broken link, an unknown name or a docstring that cannot be read is an error, and then nothing is written.
+    \b
+    The first page is README.md, or docs/index.md if there is one. The others are of the ops, from their
+    docstrings and cases, and of the Markdown files in docs/. A broken link or a docstring that cannot be
+    read is an error, and then nothing is written.
     """
     from devtool import project
     from devtool.pages.make import make_pages

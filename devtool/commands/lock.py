@@ -13,7 +13,8 @@ def lock(upgrade: bool, check: bool) -> None:
     Example: devtool lock --check
 
     \b
-    Reads requirements/*.in, writes requirements/*.txt and nix/wheels.json: all of them or none.
+    Reads requirements/*.in, writes requirements/*.txt, and the file for Nix if pyproject.toml names one: all
+    of them or none. Needs uv, and the package index that uv's settings name.
     """
     from devtool.locks.lock import lock
 

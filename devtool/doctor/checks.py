@@ -153,9 +153,9 @@ class Doctor:
             self.lines["libraries"] = Line("libraries", SKIPPED, f"{NOT_BUILT}: {', '.join(unbuilt)}", command)
 
     def _wheels(self) -> str:
-        requirements = project.root() / "requirements"
-        if not requirements.is_dir():
-            raise Skip("this repository has no locks")
+        requirements, sets = project.root() / "requirements", (wheel_set(), "dev")
+        if not all((requirements / f"{name}.txt").is_file() for name in sets):
+            raise Skip(f"this repository has no locks {' and '.join(sets)}")
         return wheels(requirements)
 
     def _torch(self) -> str:

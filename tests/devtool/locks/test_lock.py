@@ -1,6 +1,5 @@
 """`devtool lock` in a copy of the checkout: the real uv, with a folder of tiny wheels as its index."""
 
-import hashlib
 import json
 import os
 import random
@@ -10,12 +9,13 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import parse_wheel_filename
 
 from tests import devtool_tree
+from tests.devtool.locks.index import Index
 from tests.devtool.locks.test_locks import MACHINES, PYTHONS, nix_view, platforms
 from tests.devtool.locks.test_wheels import TAGS
-from tests.small_tree import mounted, write_wheel
+from tests.small_tree import mounted
 
 VIEWS = ["requirements/cpu.txt", "requirements/dev.txt", "requirements/cuda13.txt", "nix/wheels.json"]
 # The sets that each agrees with, as in requirements/ of this checkout.
@@ -28,7 +28,8 @@ class Tree(devtool_tree.Tree):
 
     def __init__(self, root: Path):
         super().__init__(root)
-        self.wheels = root / "wheels"
+        self._index = Index(root)
+        self.wheels, self.wheel = self._index.wheels, self._index.wheel
         self.write("cpu", "alpha")
         self.write("dev", f"{DEV}delta")
         self.write("cuda13", f"{CUDA}-r cpu.in\ngamma")
@@ -44,19 +45,8 @@ class Tree(devtool_tree.Tree):
         path.parent.mkdir(exist_ok=True)
         path.write_text(f"{text}\n")
 
-    def wheel(self, name: str, version: str = "1.0", **options) -> None:
-        """Adds a wheel to the index: one page per package, with the hash of each file, as in a real index."""
-        folder = self.wheels / canonicalize_name(name)
-        write_wheel(folder, name, version, **options)
-        files = {path.name: hashlib.sha256(path.read_bytes()) for path in folder.glob("*.whl")}
-        links = [f'<a href="{file}#sha256={digest.hexdigest()}">{file}</a>\n' for file, digest in files.items()]
-        (folder / "index.html").write_text("".join(links))
-
     def environment(self, **changes: str) -> dict[str, str]:
-        """An environment without an index and without the user's settings."""
-        kept = {name: value for name, value in super().environment().items() if not name.startswith("UV_")}
-        ours = {"UV_OFFLINE": "1", "UV_NO_CONFIG": "1", "UV_DEFAULT_INDEX": self.wheels.as_uri()}
-        return kept | ours | {"UV_CACHE_DIR": str(self.root / "cache")} | changes
+        return self._index.environment(super().environment()) | changes
 
     def lock(self, *arguments: str) -> list[str]:
         """The output of `devtool lock`: the files that it changed."""
