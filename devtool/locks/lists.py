@@ -41,15 +41,17 @@ def read_settings(root: Path) -> Settings:
     found: Any = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     for key in ("tool", "devtool", "lock"):
         found = found.get(key, {}) if isinstance(found, dict) else found
-    where = "lock: pyproject.toml: tool.devtool.lock"
     if not isinstance(found, dict) or (set(found) - _KEYS):
-        raise DevtoolError(f"{where}: expected a table with leave-out and nix, got {found}", _EXAMPLE)
+        message = f"lock: tool.devtool.lock: expected a table with leave-out and nix, got {found}"
+        raise DevtoolError(message, _EXAMPLE)
     left_out, nix = found.get("leave-out", {}), found.get("nix")
     lists = left_out.values() if isinstance(left_out, dict) else [None]
     if not all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in lists):
-        raise DevtoolError(f"{where}.leave-out: expected a list of packages for each set, got {left_out}", _EXAMPLE)
+        message = f"lock: tool.devtool.lock.leave-out: expected a list of packages for each set, got {left_out}"
+        raise DevtoolError(message, _EXAMPLE)
     if nix is not None and not isinstance(nix, str):
-        raise DevtoolError(f"{where}.nix: expected a path from the root, got {nix!r}", 'nix = "nix/wheels.json"')
+        message = f"lock: tool.devtool.lock.nix: expected a path from the root, got {nix!r}"
+        raise DevtoolError(message, 'nix = "nix/wheels.json"')
     return Settings(left_out, nix)
 
 

@@ -81,11 +81,13 @@ def _called(op) -> str:
 
 def _implementation(op) -> str:
     """How it is called; the rest is said of its op."""
+    from pyxla.torch_ops.implementation import VARIABLE
+
     called, name = _called(op.op), op.name.partition(".")[2]
     return (
         f"It is an implementation of [{op.op.name}]({op.op.library}.md): arguments, results, errors, cases and benches "
         f"are those of that page.\n\n- One call: `torch.ops.{op.namespace}.{op.name}(...)`\n"
-        f"- The process: `PYXLA_IMPLEMENTATION={called}={name}`, or "
+        f"- The process: `{VARIABLE}={called}={name}`, or "
         f"`pyxla.use_implementation({called!r}, {name!r})`\n- Custom call: `{op.target}`\n"
     )
 

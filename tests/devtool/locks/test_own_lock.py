@@ -112,7 +112,7 @@ def test_pyxla_that_is_in_no_index_is_told_apart(own, asked, offline):
     errors = own.fails(UV_OFFLINE=offline)
     got = "no pyxla of this version in the package index (see above)"
     message = f"lock: requirements/dev.in: expected uv to resolve it, got {got}"
-    assert message in errors and "pip wheel --no-deps -w ~/wheels .), then UV_FIND_LINKS=~/wheels devtool lock\n" in errors
+    assert message in errors and errors.endswith("-w ~/wheels .), then UV_FIND_LINKS=~/wheels devtool lock\n")
 
 
 def test_pyxla_in_a_folder_is_locked_by_its_hash(own, tmp_path):
@@ -158,7 +158,7 @@ def test_settings_leave_packages_out_and_name_a_file_for_nix(own):
 def test_settings_that_say_nothing_are_refused(own, text, message):
     own.settings(text)
     own.write(dev="alpha\n")
-    assert f"lock: pyproject.toml: tool.devtool.{message}\n\nhint: " in own.fails()
+    assert f"lock: tool.devtool.{message}\n\nhint: " in own.fails()
 
 
 def test_lists_that_wait_for_each_other_are_refused(own):

@@ -116,7 +116,7 @@ def test_wheel_holds_no_tests_and_no_sources(contents):
 
 @pytest.mark.slow
 def test_wheel_holds_the_templates_the_headers_and_the_recipe(contents):
-    folders = ("devtool/scaffold/", "devtool/report/template/", "pyxla/include/", "pyxla/cmake/")
+    folders = ("devtool/scaffold/", "devtool/report/template/", "devtool/pages/", "pyxla/include/", "pyxla/cmake/")
     paths = [p for folder in folders for p in (ROOT / folder).rglob("*")]  # also those whose names begin with a dot
     found = [p for p in paths if p.is_file() and p.suffix not in (".pyc", ".md")]
     assert {str(path.relative_to(ROOT)) for path in found} <= set(contents)
@@ -139,7 +139,8 @@ def test_dependencies_are_the_locked_ones(wheel):
     ranges = {f"{name}<={max(v)},>={min(v)}" for name, v in zip(("torch-xla", "torch"), pairs, strict=True)}
     assert runtime == {line for line in base if line and not line.startswith("#")} | ranges
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(extras["devtool"]) <= set((ROOT / "requirements/dev.in").read_text().splitlines())
+    dev = set((ROOT / "requirements/dev.in").read_text().splitlines())
+    assert {*extras["devtool"], *extras["docs"]} <= dev
     cuda = {line for line in (ROOT / "requirements/cuda.in").read_text().splitlines() if "==" in line}
     after = re.search(r"--force-reinstall (.+)", (ROOT / "docs/guide/publish.md").read_text())[1].split()
     assert set(extras["cuda13"]) == cuda - set(after) and set(after) < cuda
