@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from pathlib import Path, PurePosixPath
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from sphinx.errors import ExtensionError
 from sphinx.util import logging
@@ -28,7 +28,7 @@ _PIECE = re.compile(
     r"|(?<!`)(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)"
     r"|<!--.*?-->"
     r"|<(?:a|img)\s[^>]*?\b(?:href|src)=[\"'](?P<html>[^\"']*)[\"'][^>]*>"
-    r"|(?P<text>!?\[(?:[^\[\]\\]|\\.|\[[^\]]*\](?:\([^)\s]*\))?)*\])\((?P<target>[^)\s]+)(?P<title>\s+\"[^\"]*\")?\)"
+    r"|(?P<text>!?\[(?:[^\[\]\\]|\\.|\[[^\]]*\](?:\([^)\s]*\))?)*\])\((?P<target><[^>\n]+>|[^)\s]+)(?P<title>\s+\"[^\"]*\")?\)"
     r"|^ {0,3}(?P<label>\[[^\]\n]+\]:[ \t]+)(?P<address>\S+)",
     re.MULTILINE | re.DOTALL,
 )
@@ -93,7 +93,7 @@ class Site:
         def changed(match: re.Match) -> str:
             def target(link: str, *, included: bool = False) -> str:
                 found, _, anchor = self._target(link, source, included).partition("#")
-                relative = os.path.relpath(found, PurePosixPath(page).parent)
+                relative = quote(os.path.relpath(found, PurePosixPath(page).parent))
                 return f"{relative}#{anchor}" if anchor else relative
 
             if match["info"] and (include := re.fullmatch(r"\{include\} (\S+)", match["info"].strip())):
@@ -116,7 +116,7 @@ class Site:
         return _PIECE.sub(changed, text)
 
     def _target(self, link: str, source: str, included: bool) -> str:
-        name, hash_, anchor = link.partition("#")
+        name, hash_, anchor = link.strip("<>").partition("#")
         # On GitHub a slash at the beginning is the repository's root.
         base = PurePosixPath() if name.startswith("/") else PurePosixPath(source).parent
         path = PurePosixPath(os.path.normpath(base / unquote(name).lstrip("/"))).as_posix()
@@ -130,7 +130,8 @@ class Site:
             return "index.md"
         if there.suffix not in _PICTURES or there.is_dir():
             return f"{self.show(path)}{hash_}{anchor}"
-        target = path.removeprefix("docs/")
+        # Sphinx takes an escaped space in the name of a picture for what it is.
+        target = quote(path.removeprefix("docs/")).replace("%", "_")
         (self.folder / target).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(there, self.folder / target)
         return target
@@ -152,21 +153,23 @@ class Site:
             if page not in self._written:
                 self.write(page, self.document(source))
         index = (self.folder / "index.md").read_text()
-        if "{toctree}" not in index:
+        if not re.search(r"^[`:~]{3,}\{toctree\}", index, re.MULTILINE):
             self.write("index.md", f"{index.rstrip()}\n\n{self._toctrees()}")
         for path in sorted(self._shown):
             self.write(f"source/{path}.md", self._listing(path))
         self.write("source/index.md", self._list_of_files())
 
     def _toctrees(self) -> str:
-        """All pages, for an index that lists none: a tree for docs/ and one for each of its folders."""
+        """All pages, for an index that lists none: a tree for docs/, one for each of its folders, one for the rest."""
         trees: dict[str, list[str]] = {"": ["Ops <ops/index>"]}
-        # Those of docs/ come first.
-        documents = sorted(self._documents.items(), key=lambda item: (not item[0].startswith("docs/"), item))
-        for _, page in documents:
-            if page not in ("index.md", _INCLUDED_README):
-                trees.setdefault(page.rpartition("/")[0], []).append(page.removesuffix(".md"))
-        trees[""].append("source/index")
+        rest = []
+        for source, page in sorted(self._documents.items()):
+            name = page.removesuffix(".md")
+            if source.startswith("docs/") and name != "index":
+                trees.setdefault(name.rpartition("/")[0], []).append(name)
+            elif page not in ("index.md", _INCLUDED_README):
+                rest.append(name)
+        trees["project"] = [*trees.get("project", ()), *rest, "source/index"]
         return "\n".join(
             "\n".join(["```{toctree}", *([f":caption: {folder}"] if folder else []), ":hidden:", "", *pages, "```", ""])
             for folder, pages in trees.items()
@@ -191,4 +194,4 @@ class Site:
 
 
 def _is_file(link: str) -> bool:
-    return not re.match(r"#|//|\w[\w+.-]*:", link)
+    return not re.match(r"<?(?:#|//|\w[\w+.-]*:)", link)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -25,6 +26,7 @@ GUIDE = """# Use it
 [The op](../../kernels/scaled), `torch.ops.my_kernels.scaled`, its [file](/kernels/scaled/scaled.cu),
 [README.md](../../README.md), [the same](../../README.md "with a title"), the [folder](../../examples),
 [weights](../../examples/weights.bin), [the licence][1],
+[a](../erste%20Größen.md), [b](<../erste Größen.md>), ![c](../erste%20Kurve.svg),
 [![a plot](../plot.png)](../../CHANGELOG.md#unreleased) and ![a badge](https://github.com/x/y/badge.svg).
 
 [1]: ../../LICENSE
@@ -43,6 +45,8 @@ def repository(tmp_path_factory) -> Path:
     assert written.returncode == 0, written.stderr
     (root / "docs/guide").mkdir(parents=True)
     (root / "docs/guide/use.md").write_text(GUIDE)
+    (root / "docs/erste Größen.md").write_text("# Größen\n\nKeine; `{toctree}` is not one.\n")
+    (root / "docs/erste Kurve.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 7 9"></svg>\n')
     (root / "docs/plot.png").write_bytes(base64.b64decode(PNG))
     (root / "CHANGELOG.md").write_text("# Changelog\n\n## Unreleased\n\nAll of it.\n")
     (root / "LICENSE").write_text("Do as you like.\n")
@@ -78,7 +82,8 @@ def test_every_link_leads_somewhere(pages):
         for link in [*Parsed(page).links, *Parsed(page).loaded]:
             address, _, anchor = link.partition("#")
             if not link.startswith("https:"):
-                target = (page.parent / html.unescape(address).partition("?")[0]).resolve() if address else page
+                name = unquote(html.unescape(address).partition("?")[0])
+                target = (page.parent / name).resolve() if address else page
                 assert target.is_file(), f"{page} links to {link}"
                 assert not anchor or anchor in Parsed(target).ids, f"{page} links to {link}"
 
@@ -90,6 +95,9 @@ def test_links_of_a_guide_lead_to_pages_of_the_site(pages):
     assert {f"../{name}.html" for name in own} <= {link.partition("#")[0] for link in links}
     assert "../ops/scaled.html#torch.ops.my_kernels.scaled" in links
     assert (pages / "_images/plot.png").read_bytes() == base64.b64decode(PNG)
+    page = (pages / "guide/use.html").read_text()
+    written = re.findall(r'href="(\.\./[^"]*)"><span class="std std-doc">[ab]<', page)
+    assert written == ["../erste%20Gr%C3%B6%C3%9Fen.html"] * 2 and 'viewBox="0 0 7 9"' in page
     assert "weights.bin" in text_of(pages / "source/examples.html")
     assert "nowhere" in text_of(pages / "guide/use.html")  # a block of code, as it is
 
