@@ -31,10 +31,10 @@ def make_pages(output: Path) -> Path:
         DevtoolError: Sphinx is missing or found a mistake, or `output` contains something else; it does not change.
     """
     root = project.root()
-    configuration = _configuration(root)
     if output.exists() and not (output / _MARK).is_file() and (not output.is_dir() or any(output.iterdir())):
         message = f"docs: --output: expected a new folder or one with earlier pages, got {output}"
         raise DevtoolError(message, "name another folder, or remove this one")
+    configuration = _configuration(root)
     with tempfile.TemporaryDirectory(prefix="pyxla-docs-") as work:
         sources, pages = Path(work, "sources"), Path(work, "pages")
         sources.mkdir()

@@ -263,14 +263,12 @@ def check_files_and_notes(folder: str, path: Path, text: str) -> None:
 
 def test_a_mistake_in_a_page_is_an_error_and_nothing_is_written(tmp_path):
     tree = Tree(tmp_path)
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs/conf.py").write_text(
-        'extensions = ["myst_parser"]\nroot_doc = "index"\n'
-        'def setup(app):\n    (app.srcdir / "index.md").write_text("# Title\\n\\n[text](nowhere.md)\\n")\n'
-    )
+    (tmp_path / "README.md").write_text("# Title\n\n[text](nowhere.md)\n")
     done = tree.run("docs", "--output", str(tmp_path / "pages"))
     assert done.returncode == 1 and done.stdout == ""
-    assert "index.md:3: WARNING: " in done.stderr and "'nowhere.md'" in done.stderr
+    assert (
+        "WARNING: README.md: link: expected a page, a file or a folder of the repository, got nowhere.md" in done.stderr
+    )
     assert "docs: Sphinx failed (exit status 1, see above)\n\nhint: " in done.stderr
     assert not (tmp_path / "pages").exists()
 
