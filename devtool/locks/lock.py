@@ -25,11 +25,11 @@ _NO_INDEX = ("--no-emit-index-url", "--no-emit-find-links", "--no-emit-index-ann
 # Text in uv's output -> what went wrong, what to do. The first match counts: without a network, the output may also
 # contain "No solution found".
 _SYMPTOMS = (
-    ("(?i)because pyxla(\\[.*\\])? was not found|there (is|are) no versions? of pyxla\\b|only pyxla.*is available",
-     "no pyxla of this version in the package index",
-     "make its wheel in its checkout (pip wheel --no-deps -w ~/wheels .), then UV_FIND_LINKS=~/wheels devtool lock"),
     ("network was disabled|Network connectivity is disabled|Failed to fetch|Failed to download|error sending request",
      "no connection to the package index", "check the network and uv's settings; nothing was changed"),
+    ("pyxla was not found in the package registry|no versions of pyxla\\b|only pyxla\\S+ is available and you require pyxla",
+     "no pyxla of this version in the package index",
+     "make its wheel in its checkout (pip wheel --no-deps -w ~/wheels .), then UV_FIND_LINKS=~/wheels devtool lock"),
     ("No solution found", "no solution", "change the versions in the lists; nothing was changed"),
 )  # fmt: skip
 

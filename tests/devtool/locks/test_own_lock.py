@@ -103,16 +103,22 @@ def test_repository_without_lists_is_told_how_to_begin(own, folder):
     assert own.fails() == f"lock: requirements: expected lists, *.in, in {where}, got none\n\n{hint}\n"
 
 
-@pytest.mark.parametrize("offline", ["0", "1"])
-@pytest.mark.parametrize("asked", ["pyxla[devtool]", "pyxla>=7"])
-def test_pyxla_that_is_in_no_index_is_told_apart(own, asked, offline):
+@pytest.mark.parametrize("asked", ["pyxla[devtool]", "pyxla>=7", "theirs"])
+def test_pyxla_that_is_in_no_index_is_told_apart(own, asked):
+    own.index.wheel("theirs", needs=["pyxla"])
     if asked == "pyxla>=7":
         own.index.wheel("pyxla", "0.1.0")
     own.write(dev=f"{asked}\n")
-    errors = own.fails(UV_OFFLINE=offline)
+    errors = own.fails(UV_OFFLINE="0")
     got = "no pyxla of this version in the package index (see above)"
     message = f"lock: requirements/dev.in: expected uv to resolve it, got {got}"
     assert message in errors and errors.endswith("-w ~/wheels .), then UV_FIND_LINKS=~/wheels devtool lock\n")
+
+
+def test_pyxla_that_uv_may_not_ask_for_is_no_missing_one(own):
+    own.index.wheel("theirs", needs=["pyxla"])
+    own.write(dev="theirs\n")
+    assert "got no connection to the package index (see above)\n\nhint: check the network" in own.fails(UV_OFFLINE="1")
 
 
 def test_pyxla_in_a_folder_is_locked_by_its_hash(own, tmp_path):

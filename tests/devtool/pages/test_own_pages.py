@@ -64,7 +64,9 @@ def pages(repository) -> Path:
     (folder / "earlier.html").touch()
     done = run(repository / "kernels/scaled", "docs")
     assert (done.returncode, done.stdout) == (0, f"{folder / 'index.html'}\n"), done.stderr
+    # GitHub Pages needs the second one; .doctrees is Sphinx's own.
     assert not (folder / "earlier.html").exists()
+    assert {path.name for path in folder.glob(".*")} == {".buildinfo", ".nojekyll"}
     return folder
 
 
