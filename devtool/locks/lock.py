@@ -27,7 +27,7 @@ _NO_INDEX = ("--no-emit-index-url", "--no-emit-find-links", "--no-emit-index-ann
 _SYMPTOMS = (
     ("network was disabled|Network connectivity is disabled|Failed to fetch|Failed to download|error sending request",
      "no connection to the package index", "check the network and uv's settings; nothing was changed"),
-    ("pyxla was not found in the package registry|no versions of pyxla\\b|only pyxla\\S+ is available and you require pyxla",
+    ("pyxla was not found in the package|no versions of pyxla\\b|only pyxla\\S+ is available and you require pyxla",
      "no pyxla of this version in the package index",
      "make its wheel in its checkout (pip wheel --no-deps -w ~/wheels .), then UV_FIND_LINKS=~/wheels devtool lock"),
     ("No solution found", "no solution", "change the versions in the lists; nothing was changed"),

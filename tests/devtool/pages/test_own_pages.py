@@ -176,7 +176,7 @@ def test_index_and_configuration_of_ones_own(copy):
     """docs/index.md takes the place of README.md, includes it, and lists the pages; docs/conf.py adds to devtool's."""
     (copy / "docs/index.md").write_text(
         "# Mine\n\n```{include} ../README.md\n:start-after: \"# my-kernels\"\n```\n\n"
-        "```{toctree}\nops/index\nguide/use\nchangelog\nsource/index\n```\n"
+        "```{toctree}\nops/index\nguide/use\nerste Größen\nchangelog\nsource/index\n```\n"
     )  # fmt: skip
     (copy / "docs/conf.py").write_text('from devtool.pages.conf import *\n\nhtml_title = "All mine"\n')
     done = run(copy, "docs", "--output", "site")
