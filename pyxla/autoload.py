@@ -17,6 +17,7 @@ from pyxla.library.find import unsupported_libraries
 from pyxla.library.register import register_preloaded
 from pyxla.packages import kernel_packages
 from pyxla.pjrt import c_api, cuda_plugin
+from pyxla.pjrt.client_options import client_options
 from pyxla.pjrt.platform import requested_device
 from pyxla.torch_xla_patches import release
 
@@ -52,8 +53,8 @@ class Plugin(DevicePlugin):
         return str(cuda_plugin.proxy_path())
 
     def client_create_options(self) -> dict[str, object]:
-        """Options of the vendor's plugin, as pyxla.pjrt.cuda_plugin.client_options returns them."""
-        return cuda_plugin.client_options()
+        """Options of the vendor's plugin, as pyxla.pjrt.client_options returns them."""
+        return client_options()
 
     def physical_chip_count(self) -> int:
         """The number of visible GPUs."""
@@ -66,7 +67,7 @@ def _prepare_cuda() -> None:
     plugin = cuda_plugin.find_plugin()
     cuda_plugin.check_driver(plugin)
     cuda_plugin.proxy_path()
-    cuda_plugin.client_options()
+    client_options()
     cuda_plugin.load_libraries(plugin)
     try:
         version = c_api.api_version(plugin.path)

@@ -86,17 +86,24 @@ def driver() -> dict[str, Any]:
 
 
 def ops(capabilities: str) -> list[dict[str, Any]]:
-    """devtool's inventory; `misfit` is why a GPU of one of these compute capabilities cannot run an op, or None."""
+    """devtool's inventory; `misfit` is why the driver or a GPU of these capabilities cannot run an op, or None."""
     from devtool.building.inventory import inventory
-    from pyxla.errors import LibraryError
+    from pyxla.errors import LibraryError, PyxlaError
     from pyxla.library.find import find_library
-    from pyxla.library.register import check_architecture
+    from pyxla.library.register import check_architecture, check_driver
+    from pyxla.pjrt import cuda_plugin
 
+    driver = None
+    with contextlib.suppress(PyxlaError):
+        cuda_plugin.gpus()
+        driver = cuda_plugin.driver_version()
     entries = inventory()
     for entry in entries:
         entry["misfit"] = None
         if entry["state"] not in ("not built", "stale", "corrupt", "unsupported"):
             try:
+                if driver:
+                    check_driver(find_library(entry["op"]), driver)
                 for capability in json.loads(capabilities):
                     check_architecture(find_library(entry["op"]), tuple(capability))
             except LibraryError as error:

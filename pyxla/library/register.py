@@ -103,13 +103,16 @@ def register_library(
         capabilities: compute capabilities for which it must have CUDA code; None: those of this machine's GPUs.
 
     Raises:
-        LibraryError: an FFI version that XLA cannot call, no code for a GPU, a target that another library has
-            registered, or a refusal by XLA.
+        LibraryError: an FFI version that XLA cannot call, a driver that is too old, no code for a GPU, a target that
+            another library has registered, or a refusal by XLA.
     """
     handlers = [handler for handler in library.table.handlers if handler.platform == platform]
     if platform == "Host":
         check_ffi_version(library, (_host_api().version.major, _host_api().version.minor))
     elif handlers:
+        if capabilities is None:
+            cuda_plugin.gpus()  # raises an error where there is no driver
+            check_driver(library, cuda_plugin.driver_version())
         for capability in [gpu.capability for gpu in cuda_plugin.gpus()] if capabilities is None else capabilities:
             check_architecture(library, capability)
     for handler in handlers:
@@ -144,6 +147,26 @@ def check_ffi_version(library: Library, runtime: tuple[int, int]) -> None:
                 f"{built_for[0]}.{built_for[1]} in {library.path}",
             ),
             f"install the locked jaxlib (bin/devtool does), then devtool build {library.table.op} --clean",
+        )
+
+
+def check_driver(library: Library, driver: tuple[int, int]) -> None:
+    """Raises LibraryError if the driver is too old for the CUDA runtime in the library, which is nvcc's.
+
+    Args:
+        library: from pyxla.library.find.
+        driver: the newest CUDA version that the driver can run; it also runs later minor versions.
+    """
+    nvcc = re.search(r"NVIDIA (\d+)\.", library.table.compiler)
+    if nvcc and driver[0] < int(nvcc[1]):
+        raise LibraryError(
+            mismatch(
+                library.table.op,
+                "CUDA driver",
+                f"one for CUDA {nvcc[1]}, as {library.path} needs",
+                f"CUDA {driver[0]}.{driver[1]}",
+            ),
+            f"update the driver, or CUDACXX=<nvcc of CUDA {driver[0]}> devtool build {library.table.op} --clean",
         )
 
 

@@ -10,7 +10,6 @@ import ctypes
 import importlib.metadata
 import importlib.util
 import os
-import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -52,6 +51,7 @@ _LIBRARIES = {
         ("nvshmem/lib", "libnvshmem_host.so.3"),
     ),
 }
+_NAMED = "PYXLA_PJRT_PLUGIN"
 # CUDA_ERROR_NO_DEVICE.
 _NO_DEVICE = 100
 # XLA runs on one GPU without these.
@@ -72,6 +72,11 @@ class Plugin:
     origin: str
     cuda: int
 
+    @property
+    def is_named(self) -> bool:
+        """Whether PYXLA_PJRT_PLUGIN names it."""
+        return self.origin == _NAMED
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -85,15 +90,17 @@ class Gpu:
 def find_plugin() -> Plugin:
     """The plugin that PYXLA_PJRT_PLUGIN names, else that of jax-cuda13-pjrt, else that of jax-cuda12-pjrt.
 
+    A named one is for CUDA 12 if its path contains "cuda12", as the paths in the wheels do; otherwise for CUDA 13.
+
     Raises:
         PyxlaError: there is none.
     """
-    named = os.environ.get("PYXLA_PJRT_PLUGIN")
+    named = os.environ.get(_NAMED)
     if named:
         path = Path(named)
         if not path.is_file():
-            raise PyxlaError(mismatch("CUDA", "PYXLA_PJRT_PLUGIN", "a PJRT plugin", f"no file at {path}"), "unset it")
-        return Plugin(path, "PYXLA_PJRT_PLUGIN", 12 if "cuda12" in str(path) else 13)
+            raise PyxlaError(mismatch("CUDA", _NAMED, "a PJRT plugin", f"no file at {path}"), "unset it")
+        return Plugin(path, _NAMED, 12 if "cuda12" in str(path) else 13)
     for cuda in (13, 12):
         path = _in_package("jax_plugins", f"xla_cuda{cuda}/xla_cuda_plugin.so")
         if path is not None:
@@ -129,10 +136,17 @@ def load_libraries(plugin: Plugin) -> tuple[str, ...]:
                 continue
             raise PyxlaError(
                 mismatch("CUDA", "library", f"{name}, which {plugin.origin} opens", error),
-                f"install the locked CUDA {plugin.cuda} libraries: PYXLA_SET=cuda{plugin.cuda} bin/devtool",
+                _library_hint(plugin.cuda, folder),
             ) from error
         loaded.append(str(path or name))
     return tuple(loaded)
+
+
+def _library_hint(cuda: int, folder: str) -> str:
+    if cuda == 13:
+        return "install the locked CUDA 13 libraries: PYXLA_SET=cuda13 bin/devtool"
+    # There is no lock for CUDA 12. Its wheels are called like their folders.
+    return f"pip install nvidia-{folder.partition('/')[0].replace('_', '-')}-cu{cuda}"
 
 
 @cache
@@ -191,7 +205,8 @@ def check_driver(plugin: Plugin) -> None:
             mismatch(
                 "CUDA", "driver", f"one for CUDA {plugin.cuda}, as {plugin.origin} needs", f"CUDA {have[0]}.{have[1]}"
             ),
-            "update the driver" + ("" if plugin.cuda == 12 else ", or install jax-cuda12-pjrt in its place"),
+            "update the driver"
+            + ("" if plugin.cuda == 12 else ", or install jax-cuda12-pjrt in its place and build the ops for CUDA 12"),
         )
 
 
@@ -199,14 +214,15 @@ def check_api_version(plugin: Plugin, version: tuple[int, int]) -> None:
     """Raises PyxlaError if pjrt_proxy does not support a plugin with this version of the PJRT C API."""
     oldest, newest = API_VERSIONS
     if version[0] != oldest[0] or version < oldest:
+        wheel = f"jax-cuda{plugin.cuda}-pjrt==0.11.2"
         raise PyxlaError(
             mismatch(
                 "CUDA",
                 "plugin",
                 f"PJRT API {oldest[0]}.{oldest[1]} or a newer minor version (tested to {newest[0]}.{newest[1]})",
-                f"{version[0]}.{version[1]} in {plugin.origin}",
+                f"{plugin.origin} (PJRT API {version[0]}.{version[1]})",
             ),
-            "pip install jax-cuda13-pjrt==0.11.2",
+            f"unset PYXLA_PJRT_PLUGIN, or name that of {wheel}" if plugin.is_named else f"pip install {wheel}",
         )
 
 
@@ -257,52 +273,3 @@ def set_compile_options(more: bytes) -> None:
         more: serialized fields of a CompileOptionsProto.
     """
     ctypes.CDLL(str(proxy_path())).pyxla_set_compile_options(more, ctypes.c_size_t(len(more)))
-
-
-def client_options() -> dict[str, object]:
-    """Options of the plugin's client, from the environment.
-
-    PYXLA_ALLOCATOR ("default", "bfc", "cuda_async", "platform"), PYXLA_MEMORY_FRACTION (share of the GPU's memory, by
-    default 0.75), PYXLA_PREALLOCATE (0 or 1, by default 0), PYXLA_VISIBLE_DEVICES ("0,2"), PYXLA_NODE_ID and
-    PYXLA_NUM_NODES (several processes).
-
-    Raises:
-        PyxlaError: a value that the plugin cannot take.
-    """
-    options: dict[str, object] = {"platform_name": "cuda", "preallocate": _flag("PYXLA_PREALLOCATE", False)}
-    if "PYXLA_ALLOCATOR" in os.environ:
-        options["allocator"] = _one_of("PYXLA_ALLOCATOR", ("default", "bfc", "cuda_async", "platform"))
-    if "PYXLA_MEMORY_FRACTION" in os.environ:
-        options["memory_fraction"] = _number("PYXLA_MEMORY_FRACTION")
-    if "PYXLA_VISIBLE_DEVICES" in os.environ:
-        text = os.environ["PYXLA_VISIBLE_DEVICES"]
-        if not re.fullmatch(r"\d+(,\d+)*", text):
-            raise PyxlaError(mismatch("CUDA", "PYXLA_VISIBLE_DEVICES", "numbers separated by commas", repr(text)))
-        options["visible_devices"] = [int(number) for number in text.split(",")]
-    for name, option in (("PYXLA_NODE_ID", "node_id"), ("PYXLA_NUM_NODES", "num_nodes")):
-        if name in os.environ:
-            if not os.environ[name].isdecimal():
-                raise PyxlaError(mismatch("CUDA", name, "a number", repr(os.environ[name])))
-            options[option] = int(os.environ[name])
-    return options
-
-
-def _flag(name: str, default: bool) -> bool:
-    return _one_of(name, ("0", "1")) == "1" if name in os.environ else default
-
-
-def _one_of(name: str, choices: tuple[str, ...]) -> str:
-    value = os.environ[name]
-    if value not in choices:
-        raise PyxlaError(mismatch("CUDA", name, f"one of {', '.join(choices)}", repr(value)), f"unset {name}")
-    return value
-
-
-def _number(name: str) -> float:
-    try:
-        value = float(os.environ[name])
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 1:
-        raise PyxlaError(mismatch("CUDA", name, "a number above 0, at most 1", repr(os.environ[name])), f"unset {name}")
-    return value

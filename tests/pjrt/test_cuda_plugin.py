@@ -11,9 +11,11 @@ import pytest
 from pyxla.errors import PyxlaError
 from pyxla.pjrt import cuda_plugin
 from pyxla.pjrt.cuda_plugin import Plugin
+from tests import stand_in_driver
 from tests.conftest import ROOT, only_2_8
 
 PLUGIN = Plugin(Path("/plugin.so"), "jax-cuda13-pjrt 0.11.2", 13)
+NAMED = Plugin(Path("/plugin.so"), "PYXLA_PJRT_PLUGIN", 13)
 
 
 def import_torch_xla(**environment: str) -> subprocess.CompletedProcess:
@@ -105,10 +107,22 @@ print(p.cuda, p.origin, p.path)"""
 
 
 @pytest.mark.parametrize("version", [(0, 75), (0, 10), (1, 120)])
-def test_plugin_with_an_api_that_was_never_tried(version):
-    expected = r"CUDA: plugin: expected PJRT API 0\.76 or a newer minor version \(tested to 0\.115\), got "
-    with pytest.raises(PyxlaError, match=expected + rf"{version[0]}\.{version[1]} in jax-cuda13-pjrt 0\.11\.2"):
-        cuda_plugin.check_api_version(PLUGIN, version)
+@pytest.mark.parametrize(
+    ("plugin", "hint"),
+    [
+        (PLUGIN, "pip install jax-cuda13-pjrt==0.11.2"),
+        (Plugin(Path("/plugin.so"), "jax-cuda12-pjrt 0.7.0", 12), "pip install jax-cuda12-pjrt==0.11.2"),
+        (NAMED, "unset PYXLA_PJRT_PLUGIN, or name that of jax-cuda13-pjrt==0.11.2"),
+    ],
+)
+def test_plugin_with_an_api_that_was_never_tried(version, plugin, hint):
+    with pytest.raises(PyxlaError) as raised:
+        cuda_plugin.check_api_version(plugin, version)
+    assert raised.value.message == (
+        "CUDA: plugin: expected PJRT API 0.76 or a newer minor version (tested to 0.115), "
+        f"got {plugin.origin} (PJRT API {version[0]}.{version[1]})"
+    )
+    assert raised.value.hint == hint
 
 
 @pytest.mark.parametrize("version", [(0, 76), (0, 115), (0, 200)])
@@ -124,6 +138,31 @@ def test_driver_that_is_too_old(monkeypatch):
     cuda_plugin.check_driver(Plugin(PLUGIN.path, "jax-cuda12-pjrt", 12))
 
 
+@pytest.mark.parametrize(("version", "problem"), [(12080, "rms_norm: CUDA driver: "), (13000, None)])
+def test_library_of_a_newer_cuda_than_the_driver(tmp_path, version, problem):
+    """A plugin for CUDA 12 starts on a driver for CUDA 12; the ops' libraries have the runtime of CUDA 13."""
+    stand_in_driver.driver(tmp_path, version)
+    script = """
+from pyxla.library.find import find_library
+from pyxla.library.register import check_driver
+from pyxla.pjrt import cuda_plugin
+from devtool.doctor.probes import ops
+cuda_plugin.gpus()
+found = next(entry["misfit"] for entry in ops("[[9, 0]]") if entry["op"] == "rms_norm")
+print(*(found or ["none"]), sep="\\n")
+check_driver(find_library("rms_norm"), cuda_plugin.driver_version())
+"""
+    env = {**os.environ, "PJRT_DEVICE": "CPU", "LD_LIBRARY_PATH": str(tmp_path)}
+    result = subprocess.run([sys.executable, "-P", "-c", script], env=env, capture_output=True, text=True, cwd=ROOT)
+    if problem is None:
+        assert (result.returncode, result.stdout) == (0, "none\n"), result.stderr
+        return
+    message, hint = result.stdout.splitlines()
+    assert message == f"{problem}expected one for CUDA 13, as {ROOT}/build/lib/librms_norm.so needs, got CUDA 12.8"
+    assert hint == "update the driver, or CUDACXX=<nvcc of CUDA 12> devtool build rms_norm --clean"
+    assert f"LibraryError: {message}" in result.stderr
+
+
 def test_library_that_is_missing(monkeypatch):
     monkeypatch.setattr(cuda_plugin, "_LIBRARIES", {13: (("cu13/lib", "libcufft.so.99"),)})
     with pytest.raises(
@@ -133,38 +172,19 @@ def test_library_that_is_missing(monkeypatch):
         cuda_plugin.load_libraries.__wrapped__(PLUGIN)
 
 
+def test_library_of_cuda_12_that_is_missing(monkeypatch):
+    """There is no lock for CUDA 12, so the hint names the wheel."""
+    monkeypatch.setattr(cuda_plugin, "_LIBRARIES", {12: (("cuda_nvrtc/lib", "libnvrtc.so.99"),)})
+    with pytest.raises(PyxlaError) as raised:
+        cuda_plugin.load_libraries.__wrapped__(Plugin(Path("/plugin.so"), "jax-cuda12-pjrt 0.11.2", 12))
+    assert raised.value.message.startswith("CUDA: library: expected libnvrtc.so.99, which jax-cuda12-pjrt 0.11.2 opens")
+    assert raised.value.hint == "pip install nvidia-cuda-nvrtc-cu12"
+
+
 def test_library_without_which_one_gpu_works(monkeypatch):
     monkeypatch.setattr(cuda_plugin, "_LIBRARIES", {13: (("nccl/lib", "libno_such_nccl.so.2"),)})
     monkeypatch.setattr(cuda_plugin, "_OPTIONAL", {"libno_such_nccl.so.2"})
     assert cuda_plugin.load_libraries.__wrapped__(PLUGIN) == ()
-
-
-def test_options_of_the_client(monkeypatch):
-    assert cuda_plugin.client_options() == {"platform_name": "cuda", "preallocate": False}
-    values = {
-        "PYXLA_ALLOCATOR": "bfc", "PYXLA_MEMORY_FRACTION": "0.5", "PYXLA_PREALLOCATE": "1",
-        "PYXLA_VISIBLE_DEVICES": "0,2", "PYXLA_NODE_ID": "1", "PYXLA_NUM_NODES": "4",
-    }  # fmt: skip
-    for name, value in values.items():
-        monkeypatch.setenv(name, value)
-    assert cuda_plugin.client_options() == {
-        "platform_name": "cuda", "preallocate": True, "allocator": "bfc", "memory_fraction": 0.5,
-        "visible_devices": [0, 2], "node_id": 1, "num_nodes": 4,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("PYXLA_ALLOCATOR", "malloc"), ("PYXLA_MEMORY_FRACTION", "2"), ("PYXLA_MEMORY_FRACTION", "half"),
-        ("PYXLA_PREALLOCATE", "yes"), ("PYXLA_VISIBLE_DEVICES", "all"), ("PYXLA_NODE_ID", "-1"),
-        ("PYXLA_NUM_NODES", ""),
-    ],
-)  # fmt: skip
-def test_option_that_the_plugin_cannot_take(monkeypatch, name, value):
-    monkeypatch.setenv(name, value)
-    with pytest.raises(PyxlaError, match=rf"CUDA: {name}: expected .*, got {value!r}"):
-        cuda_plugin.client_options()
 
 
 def test_proxy_is_built():

@@ -1,0 +1,57 @@
+"""Options of the vendor's plugin that pyxla's environment variables set: memory, and which GPUs."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from pyxla.errors import PyxlaError, mismatch
+
+
+def client_options() -> dict[str, object]:
+    """Options of the plugin's client, from the environment.
+
+    PYXLA_ALLOCATOR ("default", "bfc", "cuda_async", "platform"), PYXLA_MEMORY_FRACTION (share of the GPU's memory, by
+    default 0.75), PYXLA_PREALLOCATE (0 or 1, by default 0), PYXLA_VISIBLE_DEVICES ("0,2"), PYXLA_NODE_ID and
+    PYXLA_NUM_NODES (several processes).
+
+    Raises:
+        PyxlaError: a value that the plugin cannot take.
+    """
+    options: dict[str, object] = {"platform_name": "cuda", "preallocate": _flag("PYXLA_PREALLOCATE", False)}
+    if "PYXLA_ALLOCATOR" in os.environ:
+        options["allocator"] = _one_of("PYXLA_ALLOCATOR", ("default", "bfc", "cuda_async", "platform"))
+    if "PYXLA_MEMORY_FRACTION" in os.environ:
+        options["memory_fraction"] = _number("PYXLA_MEMORY_FRACTION")
+    if "PYXLA_VISIBLE_DEVICES" in os.environ:
+        text = os.environ["PYXLA_VISIBLE_DEVICES"]
+        if not re.fullmatch(r"\d+(,\d+)*", text):
+            raise PyxlaError(mismatch("CUDA", "PYXLA_VISIBLE_DEVICES", "numbers separated by commas", repr(text)))
+        options["visible_devices"] = [int(number) for number in text.split(",")]
+    for name, option in (("PYXLA_NODE_ID", "node_id"), ("PYXLA_NUM_NODES", "num_nodes")):
+        if name in os.environ:
+            if not os.environ[name].isdecimal():
+                raise PyxlaError(mismatch("CUDA", name, "a number", repr(os.environ[name])))
+            options[option] = int(os.environ[name])
+    return options
+
+
+def _flag(name: str, default: bool) -> bool:
+    return _one_of(name, ("0", "1")) == "1" if name in os.environ else default
+
+
+def _one_of(name: str, choices: tuple[str, ...]) -> str:
+    value = os.environ[name]
+    if value not in choices:
+        raise PyxlaError(mismatch("CUDA", name, f"one of {', '.join(choices)}", repr(value)), f"unset {name}")
+    return value
+
+
+def _number(name: str) -> float:
+    try:
+        value = float(os.environ[name])
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise PyxlaError(mismatch("CUDA", name, "a number above 0, at most 1", repr(os.environ[name])), f"unset {name}")
+    return value
