@@ -199,6 +199,47 @@ def test_kernel_that_the_driver_refuses(launch_library):
     assert (torch.ones(2, device=DEVICE) + 1).cpu().tolist() == [2.0, 2.0]
 
 
+def test_error_inside_a_command_buffer(launch_library):
+    """XLA calls the handler while it captures the graph; its error is an exception, and the next graph is captured."""
+
+    @custom_op
+    def probe_captured(x: torch.Tensor, threads: int) -> torch.Tensor:
+        return x + 1
+
+    @probe_captured.register_fake
+    def _(x, threads):
+        return torch.empty_like(x)
+
+    def chain(x, last):
+        for threads in (*[256] * 7, last):
+            x = probe_captured(x, threads)
+        return x
+
+    def captured(x, last):
+        with hlo.thunk_sequences() as sequences:
+            result = chain(x, last)
+            torch_xla.sync()
+        return result, max((hlo_text.captured_calls(text) for text in sequences), key=lambda count: count[1])
+
+    x = torch.arange(1300, dtype=torch.float32)
+    on_gpu = x.to(DEVICE)
+    torch_xla.sync(wait=True)
+    refused = "probe_captured: launch: expected cudaSuccess, got cudaErrorInvalid"
+    result, counts = captured(on_gpu, 4096)
+    assert counts == (8, 8)
+    with pytest.raises(RuntimeError, match=refused):
+        sync()
+    with pytest.raises(RuntimeError, match=refused):
+        result.cpu()
+    del result
+    drain_errors()
+    result, counts = captured(on_gpu, 512)
+    assert counts == (8, 8)
+    for _ in range(3):  # replays
+        assert torch.equal(result.cpu(), x + 8)
+        result = chain(on_gpu, 512)
+
+
 def test_library_without_code_for_this_gpu(launch_library):
     import dataclasses
 

@@ -16,6 +16,11 @@ cudaError_t LaunchTooManyThreads(cudaStream_t stream, float* out) {
   return cudaGetLastError();
 }
 
+cudaError_t LaunchAddOne(cudaStream_t stream, const float* x, float* out, size_t count, unsigned threads) {
+  probe_launch::AddOne<<<(count + threads - 1) / threads, threads, 0, stream>>>(x, out, count);
+  return cudaGetLastError();
+}
+
 cudaError_t LaunchThroughWorkspace(cudaStream_t stream, const float* x, float* workspace, float* out, size_t count) {
   probe_launch::AddOne<<<(count + 255) / 256, 256, 0, stream>>>(x, workspace, count);
   cudaMemcpyAsync(out, workspace, count * sizeof(float), cudaMemcpyDeviceToDevice, stream);

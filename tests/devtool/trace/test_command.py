@@ -14,17 +14,17 @@ import pytest
 from tests.trace_scripts import CLEAN, SCRIPT
 
 
-def environment() -> dict[str, str]:
+def environment(device: str = "CPU") -> dict[str, str]:
     ours = ("LD_PRELOAD", "XLA_FLAGS", "TORCH_TRACE")
-    return {name: value for name, value in os.environ.items() if name not in ours} | {"PJRT_DEVICE": "CPU"}
+    return {name: value for name, value in os.environ.items() if name not in ours} | {"PJRT_DEVICE": device}
 
 
-def run(folder: Path, *words: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, *words], cwd=folder, env=environment(), capture_output=True, text=True)
+def run(folder: Path, *words: str, device: str = "CPU") -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, *words], cwd=folder, env=environment(device), capture_output=True, text=True)
 
 
-def trace(folder: Path, *words: str) -> subprocess.CompletedProcess:
-    return run(folder, "-P", "-m", "devtool", "trace", *words)
+def trace(folder: Path, *words: str, device: str = "CPU") -> subprocess.CompletedProcess:
+    return run(folder, "-P", "-m", "devtool", "trace", *words, device=device)
 
 
 def written(folder: Path, text: str, name: str = "script.py") -> Path:
@@ -36,9 +36,9 @@ def written(folder: Path, text: str, name: str = "script.py") -> Path:
 class Traced:
     """A traced script: its output, the report, and the lines of its marks."""
 
-    def __init__(self, folder: Path, text: str, *arguments: str, options: tuple[str, ...] = ()):
+    def __init__(self, folder: Path, text: str, *arguments: str, options: tuple[str, ...] = (), device: str = "CPU"):
         self.script = written(folder, text)
-        self.done = trace(folder, "--json", "report.json", *options, "script.py", *arguments)
+        self.done = trace(folder, "--json", "report.json", *options, "script.py", *arguments, device=device)
         self.report = json.loads((folder / "report.json").read_text())
 
     def line(self, mark: str) -> int:
