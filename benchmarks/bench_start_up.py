@@ -1,6 +1,7 @@
-"""Time from a new process to its first result and to its end, with and without the preparation by `import torch`.
+"""Time from a new process to its first result and to its end, with and without the preparation by `import torch`; on
+the GPU, with and without the thread that starts CUDA.
 
-python benchmarks/bench_start_up.py
+python benchmarks/bench_start_up.py [cuda]
 """
 
 import os
@@ -33,12 +34,15 @@ def start_up(script: str, **environment: str) -> tuple[float, float]:
     return first, time.perf_counter() - start
 
 
-def main() -> None:
-    """Runs on the CPU: without the preparation torch_xla does not load where torch sees a GPU."""
-    sides = {"with": {}, "without": {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}}
+def main(device: str = "cpu") -> None:
+    """Compares the whole preparation on the CPU alone: without it torch_xla does not load where torch sees a GPU."""
+    without = {"cpu": {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, "cuda": {"PYXLA_EARLY_CUDA": "0"}}
+    sides = {"with": {}, "without": without[device]}
     for name, script in SCRIPTS.items():
         # The first runs fill the file cache.
-        runs = [[start_up(script, PJRT_DEVICE="CPU", **side) for side in sides.values()] for _ in range(ROUNDS + 1)][1:]
+        runs = [
+            [start_up(script, PJRT_DEVICE=device.upper(), **side) for side in sides.values()] for _ in range(ROUNDS + 1)
+        ][1:]
         for number, what in enumerate(("first result", "end of the process")):
             times = {side: [run[index][number] for run in runs] for index, side in enumerate(sides)}
             middle, low, high = ratio(times, "with", "without")
@@ -47,4 +51,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

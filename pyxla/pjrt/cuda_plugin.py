@@ -8,54 +8,20 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
-import importlib.util
 import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from pyxla.errors import PyxlaError, mismatch
-from pyxla.pjrt import driver
+from pyxla.pjrt import cuda_libraries, driver
+from pyxla.pjrt.cuda_libraries import LIBRARIES, NAMED, OPTIONAL, in_package
 from pyxla.pjrt.platform import requested_device
 
 # Tested with 0.76 (jax-cuda13-pjrt 0.7.2) and 0.115 (0.11.2).
 API_VERSIONS = ((0, 76), (0, 115))
-# The libraries that the plugin opens by name, each after those that it needs: folder under nvidia/, library.
-_LIBRARIES = {
-    13: (
-        *(
-            ("cu13/lib", name)
-            for name in ("libcudart.so.13", "libnvJitLink.so.13", "libnvrtc.so.13", "libcublasLt.so.13")
-        ),
-        *(
-            ("cu13/lib", name)
-            for name in ("libcublas.so.13", "libcufft.so.12", "libcusparse.so.12", "libcusolver.so.12")
-        ),
-        ("cu13/lib", "libcupti.so.13"),
-        ("cudnn/lib", "libcudnn.so.9"),
-        ("nccl/lib", "libnccl.so.2"),
-        ("nvshmem/lib", "libnvshmem_host.so.3"),
-    ),
-    12: (
-        ("cuda_runtime/lib", "libcudart.so.12"),
-        ("nvjitlink/lib", "libnvJitLink.so.12"),
-        ("cuda_nvrtc/lib", "libnvrtc.so.12"),
-        ("cublas/lib", "libcublasLt.so.12"),
-        ("cublas/lib", "libcublas.so.12"),
-        ("cufft/lib", "libcufft.so.11"),
-        ("cusparse/lib", "libcusparse.so.12"),
-        ("cusolver/lib", "libcusolver.so.11"),
-        ("cuda_cupti/lib", "libcupti.so.12"),
-        ("cudnn/lib", "libcudnn.so.9"),
-        ("nccl/lib", "libnccl.so.2"),
-        ("nvshmem/lib", "libnvshmem_host.so.3"),
-    ),
-}
-_NAMED = "PYXLA_PJRT_PLUGIN"
 # CUDA_ERROR_NO_DEVICE.
 _NO_DEVICE = 100
-# XLA runs on one GPU without these.
-_OPTIONAL = {"libcupti.so.12", "libcupti.so.13", "libnvshmem_host.so.3", "libnccl.so.2"}
 
 
 @dataclass(frozen=True)
@@ -75,7 +41,7 @@ class Plugin:
     @property
     def is_named(self) -> bool:
         """Whether PYXLA_PJRT_PLUGIN names it."""
-        return self.origin == _NAMED
+        return self.origin == NAMED
 
 
 @dataclass(frozen=True)
@@ -95,28 +61,18 @@ def find_plugin() -> Plugin:
     Raises:
         PyxlaError: there is none.
     """
-    named = os.environ.get(_NAMED)
-    if named:
-        path = Path(named)
-        if not path.is_file():
-            raise PyxlaError(mismatch("CUDA", _NAMED, "a PJRT plugin", f"no file at {path}"), "unset it")
-        return Plugin(path, _NAMED, 12 if "cuda12" in str(path) else 13)
-    for cuda in (13, 12):
-        path = _in_package("jax_plugins", f"xla_cuda{cuda}/xla_cuda_plugin.so")
-        if path is not None:
-            version = importlib.metadata.version(f"jax-cuda{cuda}-pjrt")
-            return Plugin(path, f"jax-cuda{cuda}-pjrt {version}", cuda)
+    if found := cuda_libraries.plugin():
+        path, cuda = found
+        if os.environ.get(NAMED):
+            if not path.is_file():
+                raise PyxlaError(mismatch("CUDA", NAMED, "a PJRT plugin", f"no file at {path}"), "unset it")
+            return Plugin(path, NAMED, cuda)
+        version = importlib.metadata.version(f"jax-cuda{cuda}-pjrt")
+        return Plugin(path, f"jax-cuda{cuda}-pjrt {version}", cuda)
     raise PyxlaError(
         mismatch("CUDA", "plugin", "jax-cuda13-pjrt or jax-cuda12-pjrt", "neither installed"),
         "PYXLA_SET=cuda13 bin/devtool, or pip install jax-cuda13-pjrt==0.11.2, or name a plugin in PYXLA_PJRT_PLUGIN",
     )
-
-
-def _in_package(package: str, name: str) -> Path | None:
-    """A file of an installed package, without importing the package: the modules of jax_plugins need jax."""
-    spec = importlib.util.find_spec(package)
-    folders = (Path(folder) for folder in (spec.submodule_search_locations or [])) if spec else ()
-    return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
 
 @cache
@@ -127,12 +83,12 @@ def load_libraries(plugin: Plugin) -> tuple[str, ...]:
         PyxlaError: a library is missing or cannot be loaded.
     """
     loaded = []
-    for folder, name in _LIBRARIES[plugin.cuda]:
-        path = _in_package("nvidia", f"{folder}/{name}")
+    for folder, name in LIBRARIES[plugin.cuda]:
+        path = in_package("nvidia", f"{folder}/{name}")
         try:
             ctypes.CDLL(str(path or name), mode=ctypes.RTLD_GLOBAL)
         except OSError as error:
-            if name in _OPTIONAL:
+            if name in OPTIONAL:
                 continue
             raise PyxlaError(
                 mismatch("CUDA", "library", f"{name}, which {plugin.origin} opens", error),

@@ -94,8 +94,9 @@ def test_plugin_of_an_installed_wheel(tmp_path, installed, want):
         wheel(tmp_path, cuda, f"0.{cuda}")
     hidden = "none" if 13 in installed else "cuda13"
     script = f"""from pyxla.pjrt import cuda_plugin
-real = cuda_plugin._in_package
-cuda_plugin._in_package = lambda package, name: None if "{hidden}" in name else real(package, name)
+from pyxla.pjrt import cuda_libraries
+real = cuda_libraries.in_package
+cuda_libraries.in_package = lambda package, name: None if "{hidden}" in name else real(package, name)
 p = cuda_plugin.find_plugin()
 print(p.cuda, p.origin, p.path)"""
     # pyxla itself may be on the path, in place of installed.
@@ -164,7 +165,7 @@ check_driver(find_library("rms_norm"), cuda_plugin.driver_version())
 
 
 def test_library_that_is_missing(monkeypatch):
-    monkeypatch.setattr(cuda_plugin, "_LIBRARIES", {13: (("cu13/lib", "libcufft.so.99"),)})
+    monkeypatch.setattr(cuda_plugin, "LIBRARIES", {13: (("cu13/lib", "libcufft.so.99"),)})
     with pytest.raises(
         PyxlaError,
         match=r"CUDA: library: expected libcufft\.so\.99, which jax-cuda13-pjrt 0\.11\.2 opens, got libcufft",
@@ -174,7 +175,7 @@ def test_library_that_is_missing(monkeypatch):
 
 def test_library_of_cuda_12_that_is_missing(monkeypatch):
     """There is no lock for CUDA 12, so the hint names the wheel."""
-    monkeypatch.setattr(cuda_plugin, "_LIBRARIES", {12: (("cuda_nvrtc/lib", "libnvrtc.so.99"),)})
+    monkeypatch.setattr(cuda_plugin, "LIBRARIES", {12: (("cuda_nvrtc/lib", "libnvrtc.so.99"),)})
     with pytest.raises(PyxlaError) as raised:
         cuda_plugin.load_libraries.__wrapped__(Plugin(Path("/plugin.so"), "jax-cuda12-pjrt 0.11.2", 12))
     assert raised.value.message.startswith("CUDA: library: expected libnvrtc.so.99, which jax-cuda12-pjrt 0.11.2 opens")
@@ -182,8 +183,8 @@ def test_library_of_cuda_12_that_is_missing(monkeypatch):
 
 
 def test_library_without_which_one_gpu_works(monkeypatch):
-    monkeypatch.setattr(cuda_plugin, "_LIBRARIES", {13: (("nccl/lib", "libno_such_nccl.so.2"),)})
-    monkeypatch.setattr(cuda_plugin, "_OPTIONAL", {"libno_such_nccl.so.2"})
+    monkeypatch.setattr(cuda_plugin, "LIBRARIES", {13: (("nccl/lib", "libno_such_nccl.so.2"),)})
+    monkeypatch.setattr(cuda_plugin, "OPTIONAL", {"libno_such_nccl.so.2"})
     assert cuda_plugin.load_libraries.__wrapped__(PLUGIN) == ()
 
 

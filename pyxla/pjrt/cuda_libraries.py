@@ -1,0 +1,80 @@
+"""Where the CUDA plugin and the libraries that it opens by name are.
+
+This file needs only the standard library, because pyxla/torch_backend runs it before `import pyxla`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import os
+from pathlib import Path
+
+NAMED = "PYXLA_PJRT_PLUGIN"
+# The libraries that the plugin opens by name, each after those that it needs: folder under nvidia/, library.
+LIBRARIES = {
+    13: (
+        *(
+            ("cu13/lib", name)
+            for name in ("libcudart.so.13", "libnvJitLink.so.13", "libnvrtc.so.13", "libcublasLt.so.13")
+        ),
+        *(
+            ("cu13/lib", name)
+            for name in ("libcublas.so.13", "libcufft.so.12", "libcusparse.so.12", "libcusolver.so.12")
+        ),
+        ("cu13/lib", "libcupti.so.13"),
+        ("cudnn/lib", "libcudnn.so.9"),
+        ("nccl/lib", "libnccl.so.2"),
+        ("nvshmem/lib", "libnvshmem_host.so.3"),
+    ),
+    12: (
+        ("cuda_runtime/lib", "libcudart.so.12"),
+        ("nvjitlink/lib", "libnvJitLink.so.12"),
+        ("cuda_nvrtc/lib", "libnvrtc.so.12"),
+        ("cublas/lib", "libcublasLt.so.12"),
+        ("cublas/lib", "libcublas.so.12"),
+        ("cufft/lib", "libcufft.so.11"),
+        ("cusparse/lib", "libcusparse.so.12"),
+        ("cusolver/lib", "libcusolver.so.11"),
+        ("cuda_cupti/lib", "libcupti.so.12"),
+        ("cudnn/lib", "libcudnn.so.9"),
+        ("nccl/lib", "libnccl.so.2"),
+        ("nvshmem/lib", "libnvshmem_host.so.3"),
+    ),
+}
+# XLA runs on one GPU without these.
+OPTIONAL = {"libcupti.so.12", "libcupti.so.13", "libnvshmem_host.so.3", "libnccl.so.2"}
+
+
+def plugin() -> tuple[Path, int] | None:
+    """Path and CUDA version of the plugin that PYXLA_PJRT_PLUGIN names, else of jax-cuda13-pjrt's, jax-cuda12-pjrt's.
+
+    A named one may not exist. It is for CUDA 12 if its path contains "cuda12", as the path in the wheel does.
+    """
+    if named := os.environ.get(NAMED):
+        return Path(named), 12 if "cuda12" in named else 13
+    wheels = ((in_package("jax_plugins", f"xla_cuda{cuda}/xla_cuda_plugin.so"), cuda) for cuda in (13, 12))
+    return next(((path, cuda) for path, cuda in wheels if path), None)
+
+
+def in_package(package: str, name: str) -> Path | None:
+    """A file of an installed package, without importing the package: the modules of jax_plugins need jax."""
+    spec = importlib.util.find_spec(package)
+    folders = (Path(folder) for folder in (spec.submodule_search_locations or [])) if spec else ()
+    return next((folder / name for folder in folders if (folder / name).is_file()), None)
+
+
+def load_early() -> None:
+    """Loads the libraries and the plugin without making their symbols visible; skips what cannot be loaded.
+
+    `pyxla.pjrt.cuda_plugin` loads them again, in its order, and raises the errors.
+    """
+    found = plugin()
+    if found is None:
+        return
+    path, cuda = found
+    places = (in_package("nvidia", f"{folder}/{name}") or name for folder, name in LIBRARIES[cuda])
+    for place in (*places, path):
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(str(place))
