@@ -65,7 +65,9 @@ def find_plugin() -> Plugin:
         path, cuda = found
         if os.environ.get(NAMED):
             if not path.is_file():
-                raise PyxlaError(mismatch("CUDA", NAMED, "a PJRT plugin", f"no file at {path}"), "unset it")
+                raise PyxlaError(
+                    mismatch("CUDA", "PYXLA_PJRT_PLUGIN", "a PJRT plugin", f"no file at {path}"), "unset it"
+                )
             return Plugin(path, NAMED, cuda)
         version = importlib.metadata.version(f"jax-cuda{cuda}-pjrt")
         return Plugin(path, f"jax-cuda{cuda}-pjrt {version}", cuda)
