@@ -181,6 +181,13 @@ def test_importing_pyxla_loads_no_layers():
     assert "pyxla.nn" in loaded_by("import pyxla.nn", whole=True)
 
 
+def test_importing_pyxla_loads_no_inspection_and_no_export():
+    """They take nearly half of its time, and a program that only computes uses neither."""
+    later = {"pyxla.inspection", "pyxla.artifact", "pyxla.hlo"}
+    assert not later & loaded_by("import pyxla", whole=True)
+    assert later <= loaded_by("import pyxla; pyxla.inspect; pyxla.export; pyxla.hlo.text", whole=True)
+
+
 def test_help_of_an_example_is_light():
     loaded = loaded_by("sys.argv = ['llama', '--help']; from examples.llama.__main__ import main; main()")
     assert {"examples", "click"} <= loaded and not loaded & {"torch", "torch_xla", "pyxla", "rich"}
