@@ -6,6 +6,7 @@ pyxla; handlers are registered on first use.
 
 import importlib
 import os
+import sys
 from typing import Any
 
 # Otherwise XLA's CPU client runs larger computations in the background, and a handler's error there kills the process
@@ -79,7 +80,7 @@ def __getattr__(name: str) -> Any:
     for module, names in _LATER.items():
         if name in names:
             return globals().setdefault(name, getattr(importlib.import_module(f"pyxla.{module}"), name))
-    raise AttributeError(f"module 'pyxla' has no attribute {name!r}")
+    return object.__getattribute__(sys.modules[__name__], name)  # Python's own error
 
 
 def __dir__() -> list[str]:
