@@ -58,7 +58,7 @@ __all__ = [
     "use_implementation",
 ]
 
-# Imported at their first use: `import pyxla` takes 40 ms less without them.
+# Imported at their first use: `import pyxla` takes 30 to 40 ms less without them.
 _LATER = {
     "artifact.load": ("Artifact", "load_artifact"),
     "artifact.save": ("export",),

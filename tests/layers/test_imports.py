@@ -182,7 +182,7 @@ def test_importing_pyxla_loads_no_layers():
 
 
 def test_importing_pyxla_loads_no_inspection_and_no_export():
-    """They take nearly half of its time, and a program that only computes uses neither."""
+    """They take a third of its time, and a program that only computes uses neither."""
     later = {"pyxla.inspection", "pyxla.artifact", "pyxla.hlo"}
     assert not later & loaded_by("import pyxla", whole=True)
     assert later <= loaded_by("import pyxla; pyxla.inspect; pyxla.export; pyxla.hlo.text", whole=True)
