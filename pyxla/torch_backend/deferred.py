@@ -28,15 +28,20 @@ _FUNCTIONS = {
 }
 _FOR_TPUS = ("requests", "yaml")
 _SETTINGS = ("automatic_dynamic_shapes", "specialize_float")
-# The parts of torch_xla that torch_xla.stablehlo imports: the first ones cost nothing, and some define operators.
+# What torch_xla.stablehlo imports: the first ones cost little, and some define operators; inductor imports that of torch.
 _BROUGHT = (
-    "experimental.quantized",
-    "experimental.stablehlo_custom_call",
-    "experimental.xla_dynamic_reshape_ops",
-    "utils.buffer_donor_context",
-    "utils.dlpack",
+    "torch.ao.quantization.fx._decomposed",
+    "torch_xla.experimental.quantized",
+    "torch_xla.experimental.stablehlo_custom_call",
+    "torch_xla.experimental.xla_dynamic_reshape_ops",
+    "torch_xla.utils.buffer_donor_context",
+    "torch_xla.utils.dlpack",
 )
-_BROUGHT_LATER = ("_dynamo.dynamo_bridge", "experimental.unbounded_dynamism_export", "stablehlo")
+_BROUGHT_LATER = (
+    "torch_xla._dynamo.dynamo_bridge",
+    "torch_xla.experimental.unbounded_dynamism_export",
+    "torch_xla.stablehlo",
+)
 
 _stand_ins: dict[str, ModuleType] = {}
 
@@ -62,10 +67,10 @@ def end() -> None:
     torch_xla = sys.modules.get("torch_xla")
     # torch_xla took its functions from the stand-in, and nothing else needed the module.
     if _STABLEHLO in _stand_ins and _STABLEHLO not in sys.modules and hasattr(torch_xla, "save_as_stablehlo"):
-        for part in _BROUGHT:
-            importlib.import_module(f"torch_xla.{part}")
-        for part in _BROUGHT_LATER:
-            _import_when_asked_for(f"torch_xla.{part}")
+        for module in _BROUGHT:
+            importlib.import_module(module)
+        for module in _BROUGHT_LATER:
+            _import_when_asked_for(module)
     _stand_ins.clear()
 
 
