@@ -1,7 +1,6 @@
-"""Time from a new process to its first result and to its end, with and without the preparation by `import torch`; on
-the GPU, with and without the thread that starts CUDA.
+"""Time from a new process to its first result and to its end, with and without the preparation by `import torch`.
 
-python benchmarks/bench_start_up.py [cuda]
+python benchmarks/bench_start_up.py
 """
 
 import os
@@ -34,15 +33,12 @@ def start_up(script: str, **environment: str) -> tuple[float, float]:
     return first, time.perf_counter() - start
 
 
-def main(device: str = "cpu") -> None:
-    """Compares the whole preparation on the CPU alone: without it torch_xla does not load where torch sees a GPU."""
-    without = {"cpu": {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, "cuda": {"PYXLA_EARLY_CUDA": "0"}}
-    sides = {"with": {}, "without": without[device]}
+def main() -> None:
+    """Runs on the CPU: without the preparation torch_xla does not load where torch sees a GPU."""
+    sides = {"with": {}, "without": {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}}
     for name, script in SCRIPTS.items():
         # The first runs fill the file cache.
-        runs = [
-            [start_up(script, PJRT_DEVICE=device.upper(), **side) for side in sides.values()] for _ in range(ROUNDS + 1)
-        ][1:]
+        runs = [[start_up(script, PJRT_DEVICE="CPU", **side) for side in sides.values()] for _ in range(ROUNDS + 1)][1:]
         for number, what in enumerate(("first result", "end of the process")):
             times = {side: [run[index][number] for run in runs] for index, side in enumerate(sides)}
             middle, low, high = ratio(times, "with", "without")
@@ -51,4 +47,4 @@ def main(device: str = "cpu") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

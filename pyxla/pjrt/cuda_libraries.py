@@ -1,12 +1,7 @@
-"""Where the CUDA plugin and the libraries that it opens by name are.
-
-This file needs only the standard library, because pyxla/torch_backend runs it before `import pyxla`.
-"""
+"""Where the CUDA plugin and the libraries that it opens by name are."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import importlib.util
 import os
 from pathlib import Path
@@ -63,18 +58,3 @@ def in_package(package: str, name: str) -> Path | None:
     spec = importlib.util.find_spec(package)
     folders = (Path(folder) for folder in (spec.submodule_search_locations or [])) if spec else ()
     return next((folder / name for folder in folders if (folder / name).is_file()), None)
-
-
-def load_early() -> None:
-    """Loads the libraries and the plugin without making their symbols visible; skips what cannot be loaded.
-
-    `pyxla.pjrt.cuda_plugin` loads them again, in its order, and raises the errors.
-    """
-    found = plugin()
-    if found is None:
-        return
-    path, cuda = found
-    places = (in_package("nvidia", f"{folder}/{name}") or name for folder, name in LIBRARIES[cuda])
-    for place in (*places, path):
-        with contextlib.suppress(OSError):
-            ctypes.CDLL(str(place))

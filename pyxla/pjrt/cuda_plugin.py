@@ -18,8 +18,8 @@ from pyxla.pjrt import cuda_libraries, driver
 from pyxla.pjrt.cuda_libraries import LIBRARIES, NAMED, OPTIONAL, in_package
 from pyxla.pjrt.platform import requested_device
 
-# Tested with 0.76 (jax-cuda13-pjrt 0.7.2) and 0.115 (0.11.2).
-API_VERSIONS = ((0, 76), (0, 115))
+# Tested with 0.76 (jax-cuda13-pjrt 0.7.2), 0.115 (0.11.2) and 0.116 (0.12.0.1).
+API_VERSIONS = ((0, 76), (0, 116))
 # CUDA_ERROR_NO_DEVICE.
 _NO_DEVICE = 100
 

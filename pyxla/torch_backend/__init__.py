@@ -17,8 +17,7 @@ The faster import is for the pairs of versions that pyxla was tried with. The im
 version with PYXLA_DEFERRED_IMPORT=0, is not changed.
 
 With PJRT_DEVICE=CUDA it also loads NVIDIA's driver, which Nix's loader does not find by name. The import of torch_xla
-begins with torch's search for a GPU, before it imports pyxla, and torch searches once. And while torch_xla is imported,
-a thread starts the driver and loads the plugin and its libraries (cuda_start.py).
+begins with torch's search for a GPU, before it imports pyxla, and torch searches once.
 
 This is a package of its own, pyxla_torch_backend, because importing pyxla here would define every op in every program
 that imports torch.
@@ -26,8 +25,10 @@ that imports torch.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
+import importlib.util
 import os
 import sys
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
-from pyxla_torch_backend import cuda_start, deferred
+from pyxla_torch_backend import deferred
 from pyxla_torch_backend.loading import around_load, collect_rarely, rare_collections
 
 _LIBRARY = "pyxla_set_device.so"
@@ -53,7 +54,7 @@ def load() -> None:
     """Prepares for torch_xla, which may be importing torch now, or may be imported later or never."""
     _load_library()
     if os.environ.get("PJRT_DEVICE") == "CUDA":
-        cuda_start.load_driver()
+        _load_driver()
     if "torch_xla" not in sys.modules:
         around_load("torch_xla", _faster_import)
     elif _is_wanted():
@@ -68,7 +69,6 @@ def loaded() -> None:
         gc.set_threshold(*_thresholds)
         _thresholds = None
     deferred.end()
-    cuda_start.end()
 
 
 def _is_wanted() -> bool:
@@ -89,7 +89,6 @@ def _begin() -> None:
     global _thresholds
     # Rarely, not never: nothing calls `loaded` if torch_xla imports torch and fails later.
     _thresholds = collect_rarely()
-    cuda_start.begin()
     deferred.begin()
     around_load("torch_xla._dynamo.dynamo_bridge", rare_collections)
     around_load("torch._inductor.async_compile", _without_workers)
@@ -131,3 +130,14 @@ def _load_library() -> None:
         if (folder / _LIBRARY).is_file():
             ctypes.CDLL(str(folder / _LIBRARY), mode=ctypes.RTLD_GLOBAL)
             return
+
+
+def _load_driver() -> None:
+    """Runs pyxla/pjrt/driver.py without `import pyxla`. If there is no driver, pyxla says so later."""
+    if package := importlib.util.find_spec("pyxla"):
+        path = Path(package.submodule_search_locations[0], "pjrt/driver.py")
+        spec = importlib.util.spec_from_file_location("pyxla_torch_backend.driver", path)
+        driver = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(driver)
+        with contextlib.suppress(OSError):
+            driver.load()

@@ -120,13 +120,13 @@ def test_plugin_with_an_api_that_was_never_tried(version, plugin, hint):
     with pytest.raises(PyxlaError) as raised:
         cuda_plugin.check_api_version(plugin, version)
     assert raised.value.message == (
-        "CUDA: plugin: expected PJRT API 0.76 or a newer minor version (tested to 0.115), "
+        "CUDA: plugin: expected PJRT API 0.76 or a newer minor version (tested to 0.116), "
         f"got {plugin.origin} (PJRT API {version[0]}.{version[1]})"
     )
     assert raised.value.hint == hint
 
 
-@pytest.mark.parametrize("version", [(0, 76), (0, 115), (0, 200)])
+@pytest.mark.parametrize("version", [(0, 76), (0, 115), (0, 116), (0, 200)])
 def test_plugin_with_an_api_that_fits(version):
     cuda_plugin.check_api_version(PLUGIN, version)
 

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(
 SIZE, STEPS = 1 << 26, 5
 
 
+@pytest.mark.xfail(reason="on an H100, 2026-11-25, profiling() counted no call of the op", strict=True)
 def test_profile_of_an_op():
     """Each call moves three arrays. No GPU of today moves them at more than 10 TB/s, or at less than 100 GB/s."""
     x = torch.ones(SIZE, device=torch_xla.device())

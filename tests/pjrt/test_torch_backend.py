@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from tests import stand_in_driver
 from tests.conftest import only_2_8
 
 SCRIPT = """
@@ -85,28 +84,6 @@ def test_driver_is_loaded_before_torch_searches_for_a_gpu(tmp_path, device):
     env = {**os.environ, "PJRT_DEVICE": device}
     said = subprocess.check_output([sys.executable, "-c", script], cwd=tmp_path, env=env, text=True)
     assert said == ("driver\ntorch\n" if device == "CUDA" else "torch\n")
-
-
-PLUGIN = r"""
-#include <stdio.h>
-#include <unistd.h>
-__attribute__((constructor)) static void start(void) { puts(gettid() == getpid() ? "main" : "thread"); fflush(stdout); }
-"""
-
-
-@pytest.mark.parametrize(
-    ("imports", "switch", "where"),
-    [("torch, torch_xla", "1", "thread\n"), ("torch_xla", "1", "thread\n"), ("torch_xla", "0", ""), ("torch", "1", "")],
-)
-def test_cuda_starts_beside_the_import_of_torch_xla(tmp_path, imports, switch, where):
-    """The plugin is loaded by a thread, and the import still raises pyxla's error: this plugin has no PJRT API."""
-    stand_in_driver.driver(tmp_path)
-    stand_in_driver.build(tmp_path / "plugin.so", PLUGIN, "-D_GNU_SOURCE")
-    env = {**os.environ, "PJRT_DEVICE": "CUDA", "LD_LIBRARY_PATH": str(tmp_path), "PYXLA_EARLY_CUDA": switch}
-    env["PYXLA_PJRT_PLUGIN"] = str(tmp_path / "plugin.so")
-    done = subprocess.run([sys.executable, "-c", f"import {imports}"], env=env, capture_output=True, text=True)
-    assert done.stdout.replace("main\n", "") == where, done.stderr
-    assert ("PyxlaError: CUDA: " in done.stderr) == (done.returncode == 1) == (imports != "torch"), done.stderr
 
 
 @only_2_8
