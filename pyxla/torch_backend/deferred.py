@@ -28,7 +28,7 @@ _FUNCTIONS = {
 }
 _FOR_TPUS = ("requests", "yaml")
 _SETTINGS = ("automatic_dynamic_shapes", "specialize_float")
-# What torch_xla.stablehlo imports: the first ones cost little, and some define operators; inductor imports that of torch.
+# What torch_xla.stablehlo imports, also through inductor: the first ones cost little, and some define operators.
 _BROUGHT = (
     "torch.ao.quantization.fx._decomposed",
     "torch_xla.experimental.quantized",
