@@ -12,6 +12,7 @@ from tests.outside.torch_xla import known
 from tests.outside.torch_xla.checkout import installed_release
 
 _TESTS = """
+import importlib.util
 import os
 import time
 import unittest
@@ -29,6 +30,7 @@ class TestSmall(unittest.TestCase):
 
     def test_pass(self):
         self.assertEqual(os.environ["CPU_NUM_DEVICES"], "1")
+        self.assertIn("site-packages", importlib.util.find_spec("torch_xla").origin)
 
     def test_skip(self):
         self.skipTest("for another device")
@@ -71,6 +73,12 @@ reason = "another release"
 releases = ["1.0.0"]
 
 [[known]]
+tests = ["{_SMALL}fail"]
+outcome = "failed"
+says = "another message"
+reason = "fails for another reason"
+
+[[known]]
 tests = ["test/test_gone.py::*"]
 outcome = "failed"
 reason = "removed"
@@ -87,6 +95,9 @@ def checkout(tmp_path):
         "test/test_small.py": _TESTS,
         "test/test_script.py": "import helper\nif __name__ == '__main__':\n  assert helper.VALUE == 1\n",
         "test/helper.py": "VALUE = 1\n",
+        "test/folder/__init__.py": "",
+        "test/folder/test_folder.py": "import neighbour\ndef test_neighbour():\n    assert neighbour.VALUE == 2\n",
+        "test/folder/neighbour.py": "VALUE = 2\n",
         "test/test_imports.py": "import not_there\n",
         "test/test_some_tpu.py": "def test_tpu():\n    raise RuntimeError\n",
         "known.toml": _KNOWN,
@@ -117,6 +128,7 @@ def test_each_test_has_an_outcome(checkout, tmp_path):
         "skip": "skipped",
         "subtests": "failed",
         "the_rest_runs_after_a_crash": "passed",
+        "test/folder/test_folder.py::test_neighbour": "passed",
         "test/test_script.py::main": "passed",
     }, ran.stderr
     assert list(kept["uncollected"]) == ["test/test_imports.py"]
