@@ -20,7 +20,7 @@ from pyxla.errors import ArgumentError, ArtifactError, mismatch
 from pyxla.hlo import text as hlo_text
 from pyxla.library.find import find_library
 from pyxla.library.register import ensure_registered
-from pyxla.lowering.uploads import await_uploads, await_uploads_of_compiled_graphs
+from pyxla.lowering.uploads import await_uploads
 from pyxla.op.dtypes import BY_NAME, dtype_name
 from pyxla.pjrt.platform import platform
 
@@ -72,7 +72,7 @@ class Artifact:
             for n, weight in enumerate(self.manifest.weights)
         ]
         if platform() == "Host":
-            await_uploads_of_compiled_graphs()
+            await_uploads(self._weights)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{tensor.name}: {tensor}" for tensor in self.manifest.inputs)
@@ -97,7 +97,7 @@ class Artifact:
         inputs = self._bind(tensors, by_name)
         operands = [(inputs if kind == "input" else self._weights)[n] for kind, n in self.manifest.parameters]
         if platform() == "Host":
-            await_uploads(operands)
+            await_uploads(inputs)
         results = torch_xla._XLAC._xla_user_computation("pyxla::artifact", operands, self._computation)
         places = {tensor.name: n for n, tensor in enumerate(self.manifest.inputs)}
         returned = []

@@ -12,12 +12,7 @@ from pyxla.errors import ArgumentError, DefinitionError, mismatch
 from pyxla.library.register import ensure_registered
 from pyxla.lowering.cache_key import cache_key
 from pyxla.lowering.stablehlo import CustomCall, attributes, tensor_type
-from pyxla.lowering.uploads import (
-    await_uploads,
-    await_uploads_of_compiled_graphs,
-    copied_in_background,
-    may_have_copied,
-)
+from pyxla.lowering.uploads import await_uploads, copied_in_background
 from pyxla.op.definition import Definition
 from pyxla.pjrt.platform import platform
 
@@ -103,14 +98,11 @@ class Lowering:
         label, computation = self._op.qualified_name, call.computation()
         single = self._schema.result_count == 1
         tensors = [arguments[a.index] for a in self._schema.tensors if arguments[a.index] is not None]
-        host = platform() == "Host"
-        large = any(map(copied_in_background, tensors))
-        if host:
-            await_uploads_of_compiled_graphs()
+        uploads = platform() == "Host" and any(map(copied_in_background, tensors))
         user_computation = _XLAC._xla_user_computation
 
         def emit(operands: list[torch.Tensor]) -> Any:
-            if host and (large or may_have_copied()):
+            if uploads:
                 await_uploads(operands)
             results = user_computation(label, operands, computation)
             return results[0] if single else tuple(results)
