@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pyxla.errors import PyxlaError
 from pyxla.pjrt import cuda_plugin
+from pyxla.pjrt.fork import check_not_forked
 
 # XLA puts these before a handler's message.
 _STATUS = ("INVALID_ARGUMENT: ", "INTERNAL: ")
@@ -17,10 +18,12 @@ def sync() -> None:
 
     Raises:
         PyxlaError: a handler or XLA returned an error, with its message. The process may continue: tensors that the
-            failed graph should have computed have no data, all others are unchanged.
+            failed graph should have computed have no data, all others are unchanged. Or this process is a fork of one
+            that had started XLA.
     """
     import torch_xla
 
+    check_not_forked("sync")
     try:
         torch_xla.sync(wait=True)
     except RuntimeError as error:
@@ -41,9 +44,13 @@ def drain_errors() -> None:
     """Discards the errors that torch_xla has kept, so that the next operation does not raise them again.
 
     Call it after you have caught an error from `.cpu()`, `.item()` or a print; `pyxla.sync` does so itself.
+
+    Raises:
+        PyxlaError: this process is a fork of one that had started XLA.
     """
     import torch_xla
 
+    check_not_forked("drain_errors")
     for _ in range(3):
         try:
             torch_xla.sync(wait=True)

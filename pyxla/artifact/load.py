@@ -22,6 +22,7 @@ from pyxla.library.find import find_library
 from pyxla.library.register import ensure_registered
 from pyxla.lowering.uploads import await_uploads
 from pyxla.op.dtypes import BY_NAME, dtype_name
+from pyxla.pjrt.fork import check_not_forked
 from pyxla.pjrt.platform import platform
 
 TARGET_PREFIX = "xla_gpu_"
@@ -91,9 +92,11 @@ class Artifact:
 
         Raises:
             ArgumentError: an input is missing, or has another shape, dtype or device.
+            PyxlaError: this process is a fork of one that had started XLA.
         """
         import torch_xla
 
+        check_not_forked("artifact")
         inputs = self._bind(tensors, by_name)
         operands = [(inputs if kind == "input" else self._weights)[n] for kind, n in self.manifest.parameters]
         if platform() == "Host":

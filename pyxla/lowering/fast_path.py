@@ -7,6 +7,7 @@ call. If it would only pass the call on, `FastPath.find` returns a function, wit
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +42,7 @@ class FastPath:
     def __init__(self, schema: Schema, find_call: Callable[[tuple], Emit]):
         self._schema, self._find_call = schema, find_call
         self._calls: dict[tuple, Emit] = {}
+        os.register_at_fork(after_in_child=self.forget)  # the child may not call XLA: find_call says so
 
     def find(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Emit, list[Tensor]] | None:
         """The function that emits the call, and its operands; None if the call must go through torch's dispatcher.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from pyxla.lowering.cache_key import cache_key
 from pyxla.lowering.stablehlo import CustomCall, attributes, tensor_type
 from pyxla.lowering.uploads import await_uploads, copied_in_background
 from pyxla.op.definition import Definition
+from pyxla.pjrt.fork import check_not_forked
 from pyxla.pjrt.platform import platform
 
 
@@ -29,6 +31,7 @@ class Lowering:
         self._schema = op.schema
         self._lock = threading.Lock()
         self._calls: dict[tuple, Callable[[list[torch.Tensor]], Any]] = {}
+        os.register_at_fork(after_in_child=self._begin_in_child)
 
     def emit(self, *args: Any, **kwargs: Any) -> Any:
         """The results of the op's custom call on XLA tensors: a tuple, or the only result."""
@@ -44,9 +47,11 @@ class Lowering:
 
         Raises:
             ArgumentError: the op does not take these arguments.
+            PyxlaError: this process is a fork of one that had started XLA.
         """
         key, calls = cache_key(arguments), self._calls
         if key not in calls:
+            check_not_forked(self._op.name)
             with self._lock:
                 calls[key] = self._first_call(arguments)
         return calls[key]
@@ -108,6 +113,10 @@ class Lowering:
             return results[0] if single else tuple(results)
 
         return emit
+
+    def _begin_in_child(self) -> None:
+        # Each call is checked again, which may refuse it; another thread may have held the lock.
+        self._calls, self._lock = {}, threading.Lock()
 
     def _check_devices(self, arguments: tuple) -> None:
         for argument in self._schema.tensors:

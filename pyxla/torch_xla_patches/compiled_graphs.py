@@ -3,7 +3,7 @@
 It runs them without looking into torch_xla's cache again, and offers no way to drop them. If the closure is emptied,
 XLA compiles the function anew, and torch.compile does not trace it again.
 
-It does not wait for copies of its inputs, and XLA gives a computation that needs one no way to raise an error.
+It asks nobody before a run: in a forked child a run would never end.
 """
 
 from __future__ import annotations
