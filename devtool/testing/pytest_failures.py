@@ -72,7 +72,8 @@ def _cause(report) -> tuple:
 
 def _show(terminal, writer, reports: Sequence) -> None:
     first = reports[0]
-    place = "" if first.when == "call" else f"{_PHASES[first.when]} of "
+    # pytest-xdist reports a test that ended its process without a phase.
+    place = f"{_PHASES[first.when]} of " if first.when in _PHASES else ""
     terminal.write_sep("_", place + first.nodeid, red=True, bold=True)
     first.toterminal(writer)
     for name, content in first.sections:

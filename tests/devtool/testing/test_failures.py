@@ -110,3 +110,13 @@ def test_failures_in_the_form_that_the_user_asked_pytest_for(tree, asked):
     assert "tests fail like this" not in result.stdout
     assert "= FAILURES =" in result.stdout
     assert result.stdout.count("\nFAILED kernels/tiny/test_tiny.py::") == 11
+
+
+def test_process_of_xdist_that_a_test_ends(tree):
+    """pytest-xdist reports it without a phase, and goes on in another process."""
+    path = tree.kernels / "tiny/test_tiny.py"
+    path.write_text("import os\n\ndef test_it(): pass\n\ndef test_ends(): os.abort()\n")
+    result = tree.run("test", "tiny", "--device", "cpu", "--", "-n", "2")
+    path.write_text("def test_it(): pass\n")
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    assert "crashed while running 'kernels/tiny/test_tiny.py::test_ends'" in result.stdout
