@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pyxla.errors import PyxlaError
 from pyxla.pjrt import cuda_plugin
-from pyxla.pjrt.fork import check_not_forked
+from pyxla.torch_xla_patches.forked_child import check_not_forked
 
 # XLA puts these before a handler's message.
 _STATUS = ("INVALID_ARGUMENT: ", "INTERNAL: ")

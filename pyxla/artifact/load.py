@@ -22,8 +22,8 @@ from pyxla.library.find import find_library
 from pyxla.library.register import ensure_registered
 from pyxla.lowering.uploads import await_uploads
 from pyxla.op.dtypes import BY_NAME, dtype_name
-from pyxla.pjrt.fork import check_not_forked
 from pyxla.pjrt.platform import platform
+from pyxla.torch_xla_patches.forked_child import check_not_forked
 
 TARGET_PREFIX = "xla_gpu_"
 

@@ -15,8 +15,8 @@ from pyxla.lowering.cache_key import cache_key
 from pyxla.lowering.stablehlo import CustomCall, attributes, tensor_type
 from pyxla.lowering.uploads import await_uploads, copied_in_background
 from pyxla.op.definition import Definition
-from pyxla.pjrt.fork import check_not_forked
 from pyxla.pjrt.platform import platform
+from pyxla.torch_xla_patches.forked_child import check_not_forked
 
 
 class Lowering:

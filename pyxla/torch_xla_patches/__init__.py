@@ -6,6 +6,7 @@
     mesh                 torch.compile on a mesh confuses inputs, and copies the arguments that it updated
     fallback_counters    torch.compile clears the counters of operations that ran on the CPU
     compiled_graphs      a compiled function keeps its graphs in a closure, and asks nobody before it runs one
+    forked_child         in a forked child a computation never ends
     backward_compiler    torch's backend wraps its compiler once more at each use
 
 This file says with which versions pyxla was tried; any other is refused, as a private part may have another meaning
