@@ -1,12 +1,10 @@
-"""Where the CUDA plugin and the libraries that it opens by name are."""
+"""The libraries that the CUDA plugin opens by name, and files of the wheels that have them."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
 from pathlib import Path
 
-NAMED = "PYXLA_PJRT_PLUGIN"
 # The libraries that the plugin opens by name, each after those that it needs: folder under nvidia/, library.
 LIBRARIES = {
     13: (
@@ -40,17 +38,6 @@ LIBRARIES = {
 }
 # XLA runs on one GPU without these.
 OPTIONAL = {"libcupti.so.12", "libcupti.so.13", "libnvshmem_host.so.3", "libnccl.so.2"}
-
-
-def plugin() -> tuple[Path, int] | None:
-    """Path and CUDA version of the plugin that PYXLA_PJRT_PLUGIN names, else of jax-cuda13-pjrt's, jax-cuda12-pjrt's.
-
-    A named one may not exist. It is for CUDA 12 if its path contains "cuda12", as the path in the wheel does.
-    """
-    if named := os.environ.get(NAMED):
-        return Path(named), 12 if "cuda12" in named else 13
-    wheels = ((in_package("jax_plugins", f"xla_cuda{cuda}/xla_cuda_plugin.so"), cuda) for cuda in (13, 12))
-    return next(((path, cuda) for path, cuda in wheels if path), None)
 
 
 def in_package(package: str, name: str) -> Path | None:

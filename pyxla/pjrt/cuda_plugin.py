@@ -14,12 +14,13 @@ from functools import cache
 from pathlib import Path
 
 from pyxla.errors import PyxlaError, mismatch
-from pyxla.pjrt import cuda_libraries, driver
-from pyxla.pjrt.cuda_libraries import LIBRARIES, NAMED, OPTIONAL, in_package
+from pyxla.pjrt import driver
+from pyxla.pjrt.cuda_libraries import LIBRARIES, OPTIONAL, in_package
 from pyxla.pjrt.platform import requested_device
 
 # Tested with 0.76 (jax-cuda13-pjrt 0.7.2), 0.115 (0.11.2) and 0.116 (0.12.0.1).
 API_VERSIONS = ((0, 76), (0, 116))
+_NAMED = "PYXLA_PJRT_PLUGIN"
 # CUDA_ERROR_NO_DEVICE.
 _NO_DEVICE = 100
 
@@ -41,7 +42,7 @@ class Plugin:
     @property
     def is_named(self) -> bool:
         """Whether PYXLA_PJRT_PLUGIN names it."""
-        return self.origin == NAMED
+        return self.origin == _NAMED
 
 
 @dataclass(frozen=True)
@@ -61,16 +62,15 @@ def find_plugin() -> Plugin:
     Raises:
         PyxlaError: there is none.
     """
-    if found := cuda_libraries.plugin():
-        path, cuda = found
-        if os.environ.get(NAMED):
-            if not path.is_file():
-                raise PyxlaError(
-                    mismatch("CUDA", "PYXLA_PJRT_PLUGIN", "a PJRT plugin", f"no file at {path}"), "unset it"
-                )
-            return Plugin(path, NAMED, cuda)
-        version = importlib.metadata.version(f"jax-cuda{cuda}-pjrt")
-        return Plugin(path, f"jax-cuda{cuda}-pjrt {version}", cuda)
+    if named := os.environ.get(_NAMED):
+        path = Path(named)
+        if not path.is_file():
+            raise PyxlaError(mismatch("CUDA", "PYXLA_PJRT_PLUGIN", "a PJRT plugin", f"no file at {path}"), "unset it")
+        return Plugin(path, _NAMED, 12 if "cuda12" in named else 13)
+    for cuda in (13, 12):
+        if path := in_package("jax_plugins", f"xla_cuda{cuda}/xla_cuda_plugin.so"):
+            version = importlib.metadata.version(f"jax-cuda{cuda}-pjrt")
+            return Plugin(path, f"jax-cuda{cuda}-pjrt {version}", cuda)
     raise PyxlaError(
         mismatch("CUDA", "plugin", "jax-cuda13-pjrt or jax-cuda12-pjrt", "neither installed"),
         "PYXLA_SET=cuda13 bin/devtool, or pip install jax-cuda13-pjrt==0.11.2, or name a plugin in PYXLA_PJRT_PLUGIN",

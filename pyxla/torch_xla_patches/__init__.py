@@ -5,7 +5,7 @@
     dlpack               torch_xla 2.9 takes memory of the CPU alone
     mesh                 torch.compile on a mesh confuses inputs, and copies the arguments that it updated
     fallback_counters    torch.compile clears the counters of operations that ran on the CPU
-    compiled_graphs      a compiled function keeps its graphs in a closure, and asks nobody before it runs one
+    compiled_graphs      a compiled function keeps its graphs in a closure, without a hook before a run
     forked_child         in a forked child a computation never ends
     backward_compiler    torch's backend wraps its compiler once more at each use
 

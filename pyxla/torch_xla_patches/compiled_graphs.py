@@ -3,7 +3,7 @@
 It runs them without looking into torch_xla's cache again, and offers no way to drop them. If the closure is emptied,
 XLA compiles the function anew, and torch.compile does not trace it again.
 
-It asks nobody before a run: in a forked child a run would never end.
+It has no hook before a run, and a run in a forked child never ends.
 """
 
 from __future__ import annotations

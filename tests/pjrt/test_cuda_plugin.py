@@ -94,9 +94,8 @@ def test_plugin_of_an_installed_wheel(tmp_path, installed, want):
         wheel(tmp_path, cuda, f"0.{cuda}")
     hidden = "none" if 13 in installed else "cuda13"
     script = f"""from pyxla.pjrt import cuda_plugin
-from pyxla.pjrt import cuda_libraries
-real = cuda_libraries.in_package
-cuda_libraries.in_package = lambda package, name: None if "{hidden}" in name else real(package, name)
+real = cuda_plugin.in_package
+cuda_plugin.in_package = lambda package, name: None if "{hidden}" in name else real(package, name)
 p = cuda_plugin.find_plugin()
 print(p.cuda, p.origin, p.path)"""
     # pyxla itself may be on the path, in place of installed.

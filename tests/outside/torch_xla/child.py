@@ -3,9 +3,8 @@
 python -P child.py JOB EVENTS
 
 JOB is a JSON file: `path`, `only` (ids of tests, or null for all), `limit` (how many of them to run) and `precision`
-(of products in float32). A line of
-EVENTS is a JSON object with one of `tests` (all ids of the file), `uncollected` (the reason), `started` (an id) or
-`test` (an id, with `outcome`, `reason` and `seconds`).
+(of products in float32). A line of EVENTS is a JSON object with one of `tests` (all ids of the file), `uncollected`
+(the reason), `started` (an id) or `test` (an id, with `outcome`, `reason` and `seconds`).
 """
 
 import json
