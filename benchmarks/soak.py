@@ -19,8 +19,9 @@ WARM_UP = 0.2
 @click.option("--device", type=click.Choice(list(DEVICES)), default="cuda")
 @click.option("--steps", default=100_000, help="Steps of each kind")
 @click.option("--graphs", default=100, help="Different graphs of each kind, spread over the steps")
+@click.option("--kind", "wanted", type=click.Choice(["compiled", "lazy"]), help="By default both, in turn")
 @click.option("--reports", default=20, help="Lines of output for each kind")
-def main(device: str, steps: int, graphs: int, reports: int) -> None:
+def main(device: str, steps: int, graphs: int, wanted: str | None, reports: int) -> None:
     """Prints the memory of host and device while it runs, and at the end its growth per 100,000 steps."""
     os.environ["PJRT_DEVICE"] = DEVICES[device]
     import torch
@@ -29,6 +30,8 @@ def main(device: str, steps: int, graphs: int, reports: int) -> None:
     torch._dynamo.config.cache_size_limit = graphs + 8
     kinds = {"compiled": torch.compile(_step, backend="openxla", dynamic=False), "lazy": _step}
     for kind, step in kinds.items():
+        if wanted not in (None, kind):
+            continue
         rows = []
         begin = time.perf_counter()
         for number, memory in _run(step, torch_xla.device(), steps, graphs, max(1, steps // reports)):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from pyxla.torch_xla_patches.dlpack import await_buffer
+
 # XLA's CPU client copies smaller tensors at once, larger ones in the background.
 _BACKGROUND_COPY_BYTES = 64 * 1024
 # DLPack has no form of these, so their copies cannot be awaited.
@@ -27,8 +29,7 @@ def await_uploads(tensors: list[torch.Tensor]) -> None:
     for tensor, pending in zip(large, to_compute, strict=True):
         # The result of a step that torch_xla still runs has no buffer yet; the next step waits for it.
         if not pending and not torch_xla._XLAC._is_placecholder(tensor):
-            # `_to_dlpack` blocks until the buffer is ready; consume the capsule, or the buffer leaks.
-            torch.from_dlpack(torch_xla._XLAC._to_dlpack(tensor))
+            await_buffer(tensor)
 
 
 def copied_in_background(tensor: torch.Tensor) -> bool:

@@ -2,7 +2,7 @@
 
     symbols              torch_xla 2.9 hides the functions of XLA that pyxla calls
     debug_flags          XLA reads its flags once, before its first computation
-    dlpack               torch_xla 2.9 takes memory of the CPU alone
+    dlpack               torch_xla 2.9 takes memory of the CPU alone; a capsule is never freed
     mesh                 torch.compile on a mesh confuses inputs, and copies the arguments that it updated
     fallback_counters    torch.compile clears the counters of operations that ran on the CPU
     compiled_graphs      a compiled function keeps its graphs in a closure, without a hook before a run

@@ -2,11 +2,14 @@
 
 pjrt_proxy tells it that the client's platform is "cpu" (pyxla/autoload.py). Then it makes and takes the capsules of a
 GPU too, with the wrong type of device, which is corrected here. 2.8 needs none of this.
+
+Both releases return a capsule with a reference too many: Python never frees it, nor the buffer if nobody consumes it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,15 +19,28 @@ from pyxla.torch_xla_patches import release
 
 # kDLCPU, kDLCUDA.
 _CPU, CUDA = 1, 2
+_drop_reference = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_DecRef", ctypes.pythonapi))
 
 
 def to_capsule(tensor: torch.Tensor) -> Any:
     """The DLPack capsule of an XLA:CUDA tensor."""
-    import torch_xla
-
-    capsule = torch_xla._XLAC._to_dlpack(tensor)
+    capsule = _capsule(tensor)
     if release("dlpack") != "2.8":
         _set_device_type(capsule, CUDA)
+    return capsule
+
+
+def await_buffer(tensor: torch.Tensor) -> None:
+    """Waits until a tensor that is no pending computation has its data."""
+    _capsule(tensor)  # torch_xla makes it when the buffer is ready
+
+
+def _capsule(tensor: torch.Tensor) -> Any:
+    from torch_xla import _XLAC
+
+    capsule = _XLAC._to_dlpack(tensor)
+    if sys.getrefcount(capsule) > 2:  # this name, and the argument of getrefcount
+        _drop_reference(capsule)
     return capsule
 
 
