@@ -69,6 +69,7 @@ def run_alone(*options):
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.skipif(os.environ.get("PJRT_DEVICE") == "CUDA", reason="compares virtual CPU devices with one CPU device")
 def test_two_devices_print_what_one_does():
     options = ("--prompt", "Once", "--prompt", "upon a time", "--mode", "compile")
     two = run_alone(*options, "--tensor-parallel", "2", "--check")
