@@ -1,0 +1,62 @@
+"""How much of the device's memory the caches may take."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import torch
+from vllm import envs
+from vllm.config import CacheConfig
+from vllm.logger import init_logger
+
+from pyxla.errors import PyxlaError, mismatch
+from pyxla.pjrt.platform import requested_device
+
+# Below vllm, whose logger is the one that vLLM sets up.
+logger = init_logger(f"vllm.{__name__}")
+
+GIB = 1 << 30
+# As vLLM's own CPU device, which has the same variable.
+CPU_GIB = 4
+# Kept free, of what is left for the caches: blocks of the allocator do not fit without gaps.
+RESERVE = 0.02
+
+
+def limit_memory(cache: CacheConfig) -> None:
+    """Limits the device's allocator to gpu_memory_utilization; call it before XLA starts."""
+    if requested_device() == "CUDA":
+        os.environ.setdefault("PYXLA_MEMORY_FRACTION", str(cache.gpu_memory_utilization))
+
+
+def bytes_for_caches(cache: CacheConfig, device: torch.device, run_largest_step: Callable[[], None]) -> int:
+    """The bytes that the caches may take, beside the model and the largest step.
+
+    Args:
+        cache: vLLM's settings.
+        device: the XLA device.
+        run_largest_step: called to measure the peak; not on the CPU, where XLA keeps no account of memory.
+
+    Raises:
+        PyxlaError: nothing is left.
+    """
+    if cache.kv_cache_memory_bytes:
+        return cache.kv_cache_memory_bytes
+    if requested_device() == "CPU":
+        return (envs.VLLM_CPU_KVCACHE_SPACE or CPU_GIB) * GIB
+
+    import torch_xla.core.xla_model as xm
+
+    model = xm.get_memory_info(device)["bytes_used"]
+    run_largest_step()
+    info = xm.get_memory_info(device)
+    limit, peak = info["bytes_limit"], info["peak_bytes_used"]
+    left = int((limit - peak) * (1 - RESERVE))
+    figures = f"{limit / GIB:.2f} GiB, the model {model / GIB:.2f}, the largest step {(peak - model) / GIB:.2f}"
+    if left <= 0:
+        raise PyxlaError(
+            mismatch("vllm", "gpu_memory_utilization", "room for a KV cache", f"none of {figures}"),
+            "raise gpu_memory_utilization, or lower max_num_batched_tokens",
+        )
+    logger.info("memory: %s; for KV caches %.2f GiB", figures, left / GIB)
+    return left

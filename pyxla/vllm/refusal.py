@@ -1,0 +1,109 @@
+"""What vLLM can ask for and this platform does not have: an error with its name, never silence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyxla.errors import ArgumentError, PyxlaError, mismatch
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.sampling_params import SamplingParams
+
+# How the configurations of transformers call the number of experts.
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+def refuse_unless(there: bool, what: str, expected: object, got: object, hint: str | None = None) -> None:
+    """Raises unless something that vLLM asks for is there.
+
+    Args:
+        there: whether it is.
+        what, expected, got: for the message.
+        hint: what to do instead.
+
+    Raises:
+        PyxlaError: it is not.
+    """
+    if not there:
+        raise PyxlaError(mismatch("vllm", what, expected, got), hint)
+
+
+def check_config(config: VllmConfig) -> None:
+    """Raises for a model, or a way to serve it, that is not there.
+
+    Args:
+        config: vLLM's, before a worker starts.
+
+    Raises:
+        PyxlaError: the first thing that is not there.
+    """
+    parallel, cache, model = config.parallel_config, config.cache_config, config.model_config
+    for what in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+        size = getattr(parallel, what)
+        refuse_unless(size == 1, what, 1, size, "start one server for each device")
+    refuse_unless(config.lora_config is None, "LoRA", "none", "adapters", "merge the adapter into the model's weights")
+    refuse_unless(config.speculative_config is None, "speculative decoding", "none", "a draft")
+    refuse_unless(config.kv_transfer_config is None, "KV transfer", "none", "a connector")
+    refuse_unless(cache.cache_dtype == "auto", "kv_cache_dtype", "auto, the model's", cache.cache_dtype)
+    refuse_unless(cache.block_size <= 256, "block_size", "at most 256", cache.block_size)
+    if model is not None:
+        for what, expected, got, hint in _absent(model):
+            refuse_unless(False, what, expected, got, hint)
+
+
+def _absent(model: Any) -> Iterator[tuple[str, object, object, str | None]]:
+    """What a model has that is not there: what, expected, got and hint."""
+    architecture = model.architecture
+    if model.runner_type != "generate":
+        yield "runner", "generate", model.runner_type, None
+    if model.is_encoder_decoder:
+        yield "model", "a decoder", f"{architecture}, an encoder and decoder", None
+    if model.is_multimodal_model:
+        yield "model", "a text model", f"{architecture}, a multimodal model", None
+    if model.is_hybrid or model.is_attention_free:
+        yield "model", "attention in every layer", f"{architecture}, with layers that keep another state", None
+    if model.use_mla:
+        yield "attention", "keys and values in heads", f"{architecture}, multi-head latent attention (MLA)", None
+    if model.quantization is not None:
+        yield "quantization", "weights that are not quantised", model.quantization, "serve the checkpoint in bfloat16"
+    if any(getattr(model.hf_text_config, name, 0) for name in _EXPERTS):
+        yield "model", "dense layers", f"{architecture}, a mixture of experts", None
+    if model.enable_prompt_embeds:
+        yield "enable_prompt_embeds", "False", "True", "pass tokens"
+    if model.enable_sleep_mode:
+        yield "enable_sleep_mode", "False", "True", None
+    if model.logits_processors:
+        yield "logits_processors", "none", "custom ones", None
+
+
+def check_request(params: SamplingParams) -> None:
+    """Raises for parameters of a request that are not there; vLLM's server answers with HTTP 400.
+
+    Args:
+        params: of the request.
+
+    Raises:
+        ArgumentError: the first such parameter.
+    """
+    # Parameter -> its value where it does nothing.
+    neutral = {
+        "temperature": 0.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "min_tokens": 0,
+        "logprobs": None,
+        "prompt_logprobs": None,
+        "logit_bias": None,
+        "allowed_token_ids": None,
+        "bad_words": [],
+        "structured_outputs": None,
+        "logits_processors": None,
+    }
+    for name, value in neutral.items():
+        got = getattr(params, name)
+        if got is not None and got != value and got not in ([], {}):
+            hint = "temperature=0 takes the likeliest token" if name == "temperature" else f"leave out {name}"
+            raise ArgumentError(mismatch("vllm", name, value, got), hint)

@@ -1,0 +1,173 @@
+"""Runs a model: loads it, gives its layers their caches, compiles the steps and launches them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import torch
+import torch_xla
+from vllm.attention import Attention
+from vllm.config import VllmConfig, get_layers_from_vllm_config
+from vllm.logger import init_logger
+from vllm.model_executor.model_loader import get_model
+from vllm.v1.kv_cache_interface import AttentionSpec, FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
+
+from pyxla.hlo.dump import compilations
+from pyxla.sync import sync
+from pyxla.vllm.refusal import refuse_unless
+from pyxla.vllm.runner.batch import Batch
+from pyxla.vllm.runner.buckets import Bucket, Buckets
+from pyxla.vllm.runner.inputs import Layout
+from pyxla.vllm.runner.output import Flight
+from pyxla.vllm.runner.step import step_in_mode
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+# Below vllm, whose logger is the one that vLLM sets up.
+logger = init_logger(f"vllm.{__name__}")
+
+
+class ModelRunner:
+    """A model on an XLA device.
+
+    Args:
+        config: vLLM's.
+        device: the XLA device.
+
+    Attributes:
+        buckets: the shapes of its steps.
+        direct: whether steps are traced in each call (enforce_eager).
+        model: vLLM's model, after `load_model`.
+    """
+
+    def __init__(self, config: VllmConfig, device: torch.device):
+        self.config, self.device = config, device
+        self.direct = config.model_config.enforce_eager
+        scheduler, block_size = config.scheduler_config, config.cache_config.block_size
+        self.max_requests = min(scheduler.max_num_seqs, scheduler.max_num_batched_tokens)
+        length = config.model_config.max_model_len
+        max_blocks = -(-length // block_size)
+        self.buckets = Buckets(scheduler.max_num_batched_tokens, self.max_requests)
+        self._layouts = {bucket: Layout(bucket, max_blocks) for bucket in self.buckets.all}
+        self._batch = Batch(self.max_requests, length, max_blocks, block_size)
+        self._step = step_in_mode(self.direct, len(self.buckets.all))
+        self._previous = torch.zeros(self.max_requests, dtype=torch.int32).to(device)
+        self._layers: dict[str, Attention] = {}
+
+    def load_model(self) -> None:
+        """Loads the model on the host, then moves it to the device."""
+        started = time.perf_counter()
+        self.model = get_model(vllm_config=self.config).eval()
+        self._layers = get_layers_from_vllm_config(self.config, Attention)
+        _move(self.model, self.device)
+        for layer in self._layers.values():
+            layer.impl.to(self.device)
+        sync()
+        logger.info("moved the model to %s; loading took %.1f s", self.device, time.perf_counter() - started)
+
+    def kv_cache_spec(self) -> dict[str, KVCacheSpec]:
+        """What each layer's cache is like; layers that share another one's have none."""
+        block_size, dtype = self.config.cache_config.block_size, self.config.model_config.dtype
+        specs: dict[str, KVCacheSpec] = {}
+        for name, layer in self._layers.items():
+            if layer.kv_sharing_target_layer_name is not None:
+                continue
+            shape = {"num_kv_heads": layer.num_kv_heads, "head_size": layer.head_size}
+            shape |= {"block_size": block_size, "dtype": dtype}
+            window = layer.sliding_window
+            specs[name] = (
+                FullAttentionSpec(**shape) if window is None else SlidingWindowSpec(**shape, sliding_window=window)
+            )
+        return specs
+
+    def make_caches(self, config: KVCacheConfig) -> None:
+        """Makes the caches and gives them to the layers."""
+        kinds = len(config.kv_cache_groups)
+        refuse_unless(kinds == 1, "KV cache", "one kind for all layers", f"{kinds} kinds")
+        sizes = {name: tensor.size for tensor in config.kv_cache_tensors for name in tensor.shared_by}
+        spec = config.kv_cache_groups[0].kv_cache_spec
+        refuse_unless(isinstance(spec, AttentionSpec), "KV cache", "keys and values", type(spec).__name__)
+        blocks = {name: sizes[name] // spec.page_size_bytes for name in config.kv_cache_groups[0].layer_names}
+        self._bind(spec.dtype, blocks)
+
+    def _bind(self, dtype: torch.dtype, blocks: dict[str, int]) -> None:
+        for name, count in blocks.items():
+            layer = self._layers[name]
+            shape = layer.attn_backend.get_kv_cache_shape(
+                count, self.config.cache_config.block_size, layer.num_kv_heads, layer.head_size
+            )
+            layer.kv_cache = [torch.zeros(shape, dtype=dtype, device=self.device)]
+        for layer in self._layers.values():
+            if layer.kv_sharing_target_layer_name is not None:
+                layer.kv_cache = self._layers[layer.kv_sharing_target_layer_name].kv_cache
+        sync()
+
+    def run_largest_step(self) -> None:
+        """Runs the largest step, over caches of one block, so that the device's peak use of memory includes it."""
+        self._bind(self.config.model_config.dtype, dict.fromkeys(self.kv_cache_spec(), 1))
+        self._launch_empty(self.buckets.all[-1])
+        for layer in self._layers.values():
+            layer.kv_cache = [torch.tensor([])]
+        torch._dynamo.reset()
+
+    def warm_up(self) -> None:
+        """Compiles the step of every bucket, before the first request."""
+        number, before, started = len(self.buckets.all), compilations(), time.perf_counter()
+        for index, bucket in enumerate(self.buckets.all, 1):
+            begun = time.perf_counter()
+            self._launch_empty(bucket)
+            took = time.perf_counter() - begun
+            logger.info("step %d of %d: %d tokens, %d requests: %.1f s", index, number, *bucket, took)
+        took = time.perf_counter() - started
+        logger.info("%d graphs compiled in %.1f s", compilations() - before, took)
+
+    def run_smallest_step(self) -> None:
+        """Runs a step without requests."""
+        self._launch_empty(self.buckets.all[0])
+
+    def execute(self, scheduled: SchedulerOutput) -> ModelRunnerOutput | Flight:
+        """Launches a step.
+
+        Args:
+            scheduled: what vLLM's scheduler has planned.
+
+        Returns:
+            The step, to be read; if nothing is scheduled, an empty output.
+        """
+        self._batch.update(scheduled)
+        if not scheduled.total_num_scheduled_tokens:
+            return EMPTY_MODEL_RUNNER_OUTPUT
+        bucket = self.buckets.fitting(scheduled.total_num_scheduled_tokens)
+        plan = self._batch.plan(scheduled.num_scheduled_tokens, bucket, self._layouts[bucket])
+        tokens = self._launch(bucket, plan.packed)
+        self._batch.launched(plan)
+        return Flight(plan, tokens, self._batch)
+
+    def _launch_empty(self, bucket: Bucket) -> None:
+        packed, _ = self._layouts[bucket].empty()
+        self._launch(bucket, packed).cpu()
+
+    def _launch(self, bucket: Bucket, packed: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            layout, layers = self._layouts[bucket], self._layers
+            self._previous = self._step(self.model, layers, layout, packed.to(self.device), self._previous)
+            if self.direct:
+                torch_xla.sync()
+        return self._previous
+
+
+def _move(model: torch.nn.Module, device: torch.device) -> None:
+    """Like `model.to(device)`, which would make two tensors of a tied weight."""
+    moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        # The first of the pair is kept, so that no other tensor gets its id.
+        if id(tensor) not in moved:
+            moved[id(tensor)] = tensor, tensor.to(device)
+        return moved[id(tensor)][1]
+
+    model.requires_grad_(False)._apply(move)

@@ -1,0 +1,50 @@
+"""The graph of a step: from the packed inputs to the next token of each request, the caches updated in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from vllm.forward_context import ForwardContext, override_forward_context
+
+from pyxla.nn import in_mode
+from pyxla.vllm.runner.inputs import Layout
+from pyxla.vllm.runner.sampler import next_tokens
+
+
+def step(
+    model: torch.nn.Module, layers: dict, layout: Layout, packed: torch.Tensor, previous: torch.Tensor
+) -> torch.Tensor:
+    """Computes a step.
+
+    Args:
+        model: vLLM's, on the device.
+        layers: its attention layers by name, each with its cache.
+        layout: of the packed inputs.
+        packed: the inputs.
+        previous: [max_requests], int32; the result of the step before.
+
+    Returns:
+        [max_requests], int32; the next token of each of the step's requests, then padding.
+    """
+    tokens, positions, metadata = layout.unpack(packed)
+    tokens = torch.where(tokens < 0, previous[(-1 - tokens).clamp(min=0)], tokens)
+    with override_forward_context(ForwardContext(layers, metadata, 0)):
+        hidden = model(input_ids=tokens, positions=positions)
+    last = (metadata.query_start_loc[1:] - 1).clamp(min=0)
+    new = next_tokens(model.compute_logits(hidden[last]))
+    return torch.nn.functional.pad(new, (0, len(previous) - len(new)))
+
+
+def step_in_mode(direct: bool, buckets: int) -> Callable[..., torch.Tensor]:
+    """The step, traced in each call, or compiled once for each bucket.
+
+    Args:
+        direct: traced; the caller syncs.
+        buckets: how many there are.
+    """
+    if not direct:
+        # torch.compile gives up on a function after it has compiled more shapes than this.
+        torch._dynamo.config.recompile_limit += buckets
+        torch._dynamo.config.accumulated_recompile_limit += buckets
+    return in_mode(step, "direct" if direct else "compile")

@@ -1,0 +1,101 @@
+"""The worker: vLLM's way to one XLA device and its model runner."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
+from vllm.model_executor import set_random_seed
+from vllm.platforms import current_platform
+from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
+from vllm.v1.utils import report_usage_stats
+from vllm.v1.worker.worker_base import WorkerBase
+
+from pyxla.vllm.memory import bytes_for_caches, limit_memory
+from pyxla.vllm.refusal import refuse_unless
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
+
+
+class XlaWorker(WorkerBase):
+    """What an executor of vLLM calls; vLLM's WorkerBase says when."""
+
+    def init_device(self) -> None:
+        """Starts XLA and makes the runner."""
+        limit_memory(self.cache_config)
+        import torch_xla
+
+        # Found here, before a model is loaded in vain. A folder named pyxla in the working directory hides the package.
+        found = hasattr(torch.ops.xla_gpu, "paged_attention")
+        refuse_unless(found, "ops", "torch.ops.xla_gpu.paged_attention", "none", "devtool doctor")
+        from pyxla.vllm import layers  # noqa: F401
+        from pyxla.vllm.runner.model_runner import ModelRunner
+
+        current_platform.check_if_supports_dtype(self.model_config.dtype)
+        torch.set_grad_enabled(False)
+        init_distributed_environment(
+            world_size=1,
+            rank=self.rank,
+            local_rank=self.local_rank,
+            distributed_init_method=self.distributed_init_method,
+            backend=current_platform.dist_backend,
+        )
+        ensure_model_parallel_initialized(1, 1)
+        self.device = torch_xla.device()
+        set_random_seed(self.model_config.seed)
+        self.model_runner = ModelRunner(self.vllm_config, self.device)
+        if self.rank == 0:
+            report_usage_stats(self.vllm_config)
+
+    def load_model(self) -> None:
+        """Loads the model and moves it to the device."""
+        self.model_runner.load_model()
+
+    def get_model(self) -> torch.nn.Module:
+        """The model on the device."""
+        return self.model_runner.model
+
+    def get_supported_tasks(self) -> tuple[str, ...]:
+        """What requests may ask for."""
+        return ("generate",)
+
+    def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
+        """What each layer's cache is like."""
+        return self.model_runner.kv_cache_spec()
+
+    def determine_available_memory(self) -> int:
+        """The bytes that the caches may take."""
+        return bytes_for_caches(self.cache_config, self.device, self.model_runner.run_largest_step)
+
+    def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
+        """Notes how many blocks vLLM has decided on."""
+        self.cache_config.num_gpu_blocks, self.cache_config.num_cpu_blocks = num_gpu_blocks, num_cpu_blocks
+
+    def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
+        """Makes the caches."""
+        self.model_runner.make_caches(kv_cache_config)
+
+    def compile_or_warm_up_model(self) -> None:
+        """Compiles all steps."""
+        self.model_runner.warm_up()
+
+    def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput | AsyncModelRunnerOutput:
+        """Launches a step; without async scheduling also reads its tokens."""
+        output = self.model_runner.execute(scheduler_output)
+        if isinstance(output, ModelRunnerOutput) or self.vllm_config.scheduler_config.async_scheduling:
+            return output
+        return output.get_output()
+
+    def execute_dummy_batch(self) -> None:
+        """Runs a step without requests."""
+        self.model_runner.run_smallest_step()
+
+    def profile(self, is_start: bool = True) -> None:
+        """Not there: pyxla's own profiler sees XLA's kernels."""
+        refuse_unless(False, "profile", "no call", "one", "devtool trace")
+
+    def shutdown(self) -> None:
+        """Does nothing: the device ends with the process."""
