@@ -8,8 +8,6 @@ from vllm.attention.backends.abstract import AttentionBackend, AttentionImpl, At
 from pyxla.nn import AttentionMetadata
 from pyxla.vllm.refusal import refuse_unless
 
-NAME = "XLA_PAGED_ATTENTION"
-
 
 class XlaAttentionBackend(AttentionBackend):
     """The classes and shapes of paged attention on XLA."""
@@ -20,7 +18,7 @@ class XlaAttentionBackend(AttentionBackend):
     @staticmethod
     def get_name() -> str:
         """Its name in vLLM's messages."""
-        return NAME
+        return "pyxla"
 
     @staticmethod
     def get_impl_cls() -> type[AttentionImpl]:

@@ -65,7 +65,7 @@ def _absent(model: Any) -> Iterator[tuple[str, object, object, str | None]]:
     if model.is_hybrid or model.is_attention_free:
         yield "model", "attention in every layer", f"{architecture}, with layers that keep another state", None
     if model.use_mla:
-        yield "attention", "keys and values in heads", f"{architecture}, multi-head latent attention (MLA)", None
+        yield "attention", "keys and values in heads", f"{architecture}, latent attention (MLA)", None
     if model.quantization is not None:
         yield "quantization", "weights that are not quantised", model.quantization, "serve the checkpoint in bfloat16"
     if any(getattr(model.hf_text_config, name, 0) for name in _EXPERTS):

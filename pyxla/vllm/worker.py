@@ -35,7 +35,6 @@ class XlaWorker(WorkerBase):
         from pyxla.vllm.runner.model_runner import ModelRunner
 
         current_platform.check_if_supports_dtype(self.model_config.dtype)
-        torch.set_grad_enabled(False)
         init_distributed_environment(
             world_size=1,
             rank=self.rank,

@@ -106,6 +106,11 @@ class ModelRunner:
                 layer.kv_cache = self._layers[layer.kv_sharing_target_layer_name].kv_cache
         sync()
 
+    @property
+    def caches(self) -> list[torch.Tensor]:
+        """The cache of each layer that has its own."""
+        return [layer.kv_cache[0] for layer in self._layers.values() if layer.kv_sharing_target_layer_name is None]
+
     def run_largest_step(self) -> None:
         """Runs the largest step, over caches of one block, so that the device's peak use of memory includes it."""
         self._bind(self.config.model_config.dtype, dict.fromkeys(self.kv_cache_spec(), 1))

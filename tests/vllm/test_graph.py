@@ -1,0 +1,41 @@
+"""What XLA makes of a step: one graph, pyxla's ops, and no copy of a cache."""
+
+import pytest
+
+import pyxla
+from pyxla.testing import compilations
+from tests.vllm.engine import MARKS, MODES, engine, runner_of
+
+pytestmark = MARKS
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_step_is_one_graph_without_a_copy_of_a_cache(folder_of, mode):
+    runner = runner_of(engine(folder_of("llama3_rope"), mode))
+    with pyxla.inspecting() as seen:
+        runner.run_smallest_step()
+    (module,) = seen.modules
+    layers = 2
+    pyxla.assert_custom_calls(seen, "paged_attention", layers)
+    pyxla.assert_custom_calls(seen, "reshape_and_cache", layers)
+    pyxla.assert_custom_calls(seen, "rotary_embedding", layers)
+    pyxla.assert_custom_calls(seen, "silu_and_mul", layers)
+    pyxla.assert_custom_calls(seen, "rms_norm", 1)
+    # The rest of the norms: with the residual, the last one too.
+    pyxla.assert_custom_calls(seen, "fused_add_rms_norm", 2 * layers)
+    pyxla.assert_no_copies(seen, "reshape_and_cache")
+    cache = "[{},{},{},{},{}]".format(*runner.caches[0].shape)
+    assert [copy for copy in module.copies if cache in copy.shape] == []
+    assert len(module.aliases) == layers
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_graph_for_each_bucket(folder_of, mode):
+    before = compilations()
+    # A number of requests that no other test has: XLA compiles a graph once in a process.
+    runner = runner_of(engine(folder_of("llama"), mode, max_num_seqs={"compiled": 5, "direct": 6}[mode]))
+    after = compilations()
+    assert len(runner.buckets.all) == 3
+    runner.warm_up()
+    assert compilations() == after
+    assert after - before >= 3

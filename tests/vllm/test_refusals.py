@@ -1,0 +1,128 @@
+"""Whatever is not there is refused by name: a server at its start, a request with HTTP 400."""
+
+import pytest
+
+import pyxla
+from tests.vllm.engine import MARKS, engine
+
+pytestmark = MARKS
+
+
+def config(folder, **options):
+    """vLLM's configuration, which the platform checks."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    chosen = {"dtype": "float32", "max_model_len": 128} | options
+    return EngineArgs(model=str(folder), **chosen).create_engine_config()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size: expected 1, got 2"),
+        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size: expected 1, got 2"),
+        ({"data_parallel_size": 2}, "data_parallel_size: expected 1, got 2"),
+        ({"enable_lora": True}, "LoRA: expected none, got adapters"),
+        (
+            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}},
+            "speculative decoding: expected none, got a draft",
+        ),
+        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype: expected auto, the model's, got fp8"),
+        ({"block_size": 512}, "block_size: expected at most 256, got 512"),
+        ({"runner": "pooling"}, "runner: expected generate, got pooling"),
+        ({"enable_prompt_embeds": True}, "enable_prompt_embeds: expected False, got True"),
+        ({"logits_processors": ["a:B"]}, "logits_processors: expected none, got custom ones"),
+    ],
+)
+def test_a_way_to_serve(folder_of, options, expected):
+    with pytest.raises(pyxla.PyxlaError) as caught:
+        config(folder_of("llama"), **options)
+    assert caught.value.message == f"vllm: {expected}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 4},
+            "model: expected dense layers, got MixtralForCausalLM, a mixture of experts",
+        ),
+        (
+            {"quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic"}},
+            "quantization: expected weights that are not quantised, got fp8",
+        ),
+        (
+            {"architectures": ["Mamba2ForCausalLM"], "model_type": "mamba2", "num_heads": 8, "head_dim": 16},
+            "model: expected attention in every layer, got Mamba2ForCausalLM, with layers that keep another state",
+        ),
+        (
+            {"architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2"},
+            "attention: expected keys and values in heads, got DeepseekV2ForCausalLM, latent attention (MLA)",
+        ),
+        (
+            {"architectures": ["LlavaForConditionalGeneration"], "model_type": "llava"},
+            "model: expected a text model, got LlavaForConditionalGeneration, a multimodal model",
+        ),
+    ],
+)
+def test_a_model(folder_of, tmp_path, changes, expected):
+    """Each from a checkpoint's config.json."""
+    import json
+    import shutil
+
+    folder = shutil.copytree(folder_of("llama"), tmp_path / "model")
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(pyxla.PyxlaError) as caught:
+        config(folder, dtype="bfloat16" if "quantization_config" in changes else "float32")
+    assert caught.value.message == f"vllm: {expected}"
+
+
+def test_a_head_size(folder_of):
+    from vllm.platforms import current_platform
+
+    with pytest.raises(pyxla.PyxlaError, match="vllm: head size: expected a multiple of 8, at most 256, got 12"):
+        current_platform.get_attn_backend_cls(None, 12, None, "auto", 16, True, False, False, False)
+    with pytest.raises(pyxla.PyxlaError, match="vllm: attention: expected keys and values in heads, got MLA"):
+        current_platform.get_attn_backend_cls(None, 64, None, "auto", 16, True, True, False, False)
+
+
+@pytest.fixture(scope="module")
+def llm(folder_of):
+    return engine(folder_of("llama"), "direct")
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({"temperature": 0.5}, "temperature: expected 0.0, got 0.5"),
+        ({"presence_penalty": 1.0}, "presence_penalty: expected 0.0, got 1.0"),
+        ({"frequency_penalty": 1.0}, "frequency_penalty: expected 0.0, got 1.0"),
+        ({"repetition_penalty": 1.5}, "repetition_penalty: expected 1.0, got 1.5"),
+        ({"min_tokens": 3}, "min_tokens: expected 0, got 3"),
+        ({"logprobs": 0}, "logprobs: expected None, got 0"),
+        ({"prompt_logprobs": 2}, "prompt_logprobs: expected None, got 2"),
+        ({"logit_bias": {3: 1.0}}, "logit_bias: expected None, got {3: 1.0}"),
+        ({"allowed_token_ids": [3]}, "allowed_token_ids: expected None, got [3]"),
+        ({"bad_words": ["ab"]}, "bad_words: expected [], got ['ab']"),
+    ],
+)
+def test_a_request(llm, params, expected):
+    """A ValueError, which vLLM's server answers with HTTP 400; the next request is served."""
+    from vllm import SamplingParams
+
+    prompt = {"prompt_token_ids": [5, 6, 7]}
+    with pytest.raises(ValueError) as caught:
+        llm.generate([prompt], SamplingParams(**({"temperature": 0} | params)), use_tqdm=False)
+    assert caught.value.message == f"vllm: {expected}"
+    (output,) = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=2), use_tqdm=False)
+    assert len(output.outputs[0].token_ids) == 2
+
+
+def test_guided_decoding(llm):
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    params = SamplingParams(temperature=0, structured_outputs=StructuredOutputsParams(regex="[0-9]{3}"))
+    with pytest.raises(ValueError, match="vllm: structured_outputs: expected None"):
+        llm.generate([{"prompt_token_ids": [5, 6, 7]}], params, use_tqdm=False)

@@ -1,0 +1,82 @@
+"""What vLLM's scheduler does with requests: parts of prompts, shared blocks, preemption, steps ahead of the host."""
+
+import time
+
+import pytest
+
+import pyxla
+from pyxla.vllm.runner.batch import Batch
+from tests.vllm.engine import MARKS, MODES, engine, generate, prompts_of, runner_of, scheduler_of
+from tests.vllm.models import greedy
+
+pytestmark = MARKS
+COUNT = 30
+BLOCK_BYTES = 2 * 2 * 16 * 2 * 16 * 4  # 2 layers, keys and values, 16 tokens, 2 heads of 16 float32 numbers
+LENGTHS = (100, 3, 64, 90, 17, 33, 80, 1, 48, 70)
+
+
+@pytest.fixture
+def preempted(monkeypatch):
+    """The requests that the scheduler has preempted."""
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.request import RequestStatus
+
+    found, free = [], KVCacheManager.free
+
+    def watched(self, request):
+        found.extend([request.request_id] * (request.status == RequestStatus.RUNNING))
+        free(self, request)
+
+    monkeypatch.setattr(KVCacheManager, "free", watched)
+    return found
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["", "ahead"])
+@pytest.mark.parametrize("mode", MODES)
+def test_few_blocks_change_no_token(folder_of, monkeypatch, preempted, mode, ahead):
+    """Requests of 130 tokens in 20 blocks of 16: some are preempted, and find blocks of their prompts again."""
+    folder, prompts = folder_of("llama"), prompts_of(*LENGTHS)
+    options = {"async_scheduling": True, "distributed_executor_backend": "uni"} if ahead else {}
+    llm = engine(folder, mode, max_num_seqs=8, kv_cache_memory_bytes=20 * BLOCK_BYTES, **options)
+    fed = steps_that_feed_themselves(monkeypatch, runner_of(llm), delay=0.01)
+    hits = []
+    monkeypatch.setattr(
+        scheduler_of(llm).kv_cache_manager, "get_computed_blocks", hits_of(scheduler_of(llm).kv_cache_manager, hits)
+    )
+    with pyxla.assert_no_recompilation():
+        tokens = generate(llm, prompts, COUNT)
+    assert tokens == greedy(folder, prompts, COUNT)
+    assert len(preempted) > 5 and sum(hits) > 0
+    assert sum(fed) > 50 if ahead else sum(fed) == 0
+
+
+def hits_of(manager, hits):
+    """The manager's method, which notes how many tokens it found."""
+    find = manager.get_computed_blocks
+
+    def noted(request):
+        blocks, tokens = find(request)
+        hits.append(tokens)
+        return blocks, tokens
+
+    return noted
+
+
+def steps_that_feed_themselves(monkeypatch, runner, delay):
+    """For each step, whether it took tokens of the step before on the device. Reading is slow, as on a busy device."""
+    from pyxla.vllm.runner.output import Flight
+
+    fed, plan, read = [], Batch.plan, Flight.get_output
+
+    def planned(self, scheduled, bucket, layout):
+        made = plan(self, scheduled, bucket, layout)
+        fed.append(bool((made.packed[: bucket.tokens] < 0).any()))
+        return made
+
+    def slow(self):
+        time.sleep(delay)
+        return read(self)
+
+    monkeypatch.setattr(Batch, "plan", planned)
+    monkeypatch.setattr(Flight, "get_output", slow)
+    return fed
