@@ -37,6 +37,8 @@ REPORT_S = 30
 WARNING = re.compile(rb"(\x1b\[[\d;]*m)*WARNING: ")  # a line of pip's
 # These would install elsewhere or change which versions are installed; the other PIP_* (mirrors, proxies) are kept.
 DROPPED = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_PYTHON", "PIP_CONSTRAINT")
+# The set that has it builds it from its source distribution, without CUDA code.
+FROM_SOURCE = "vllm"
 BY_HASH = ("--require-hashes", "--no-deps", "--only-binary=:all:")
 # Compiles every n-th file of a folder to bytecode. Some packages contain files that today's Python cannot compile.
 COMPILE = """
@@ -80,6 +82,14 @@ def die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
     if os.getppid() != parent:  # the parent was killed between fork and prctl
         os._exit(1)
+
+
+def locked(package: str, lock: Path) -> str:
+    """The package's lines of a lock."""
+    entry = re.search(rf"^{package}==(?:.*\n)(?:[ ].*\n)*", lock.read_text(), re.MULTILINE)
+    if not entry:
+        raise SetUpError(f"expected {package} in {lock}, got none", "git checkout requirements")
+    return entry[0]
 
 
 class SetUp:
@@ -148,11 +158,8 @@ class SetUp:
 
     def install_uv(self) -> None:
         """Installs uv with the pip that comes with Python. uv then installs the rest, including the locked pip."""
-        entry = re.search(r"^uv==(?:.*\n)(?:[ ].*\n)*", self.locks[-1].read_text(), re.MULTILINE)
-        if not entry:
-            raise SetUpError(f"expected uv in {self.locks[-1]}, got none", "git checkout requirements")
         only_uv = self.folder / "uv.txt"
-        only_uv.write_text(entry[0])
+        only_uv.write_text(locked("uv", self.locks[-1]))
         self.pip(self.bundled_pip(), "install", "-q", *BY_HASH, "-r", only_uv)
 
     def bundled_pip(self) -> str:
@@ -172,8 +179,18 @@ class SetUp:
         own_cache = self.folder / "uv-cache"
         if not os.access(next(path for path in (cache, *cache.parents) if path.exists()), os.W_OK):
             options += ["--cache-dir", str(own_cache)]
-        command = [self.uv, "pip", "sync", *setup_uv.SYNC, "--python", self.python, *options, *self.locks]
-        self.run("uv", command, env=env)
+        options += ["--python", self.python]
+        locks, source = self.locks, None
+        if self.wheels == FROM_SOURCE:
+            entry = locked(FROM_SOURCE, self.locks[0])
+            source, others = (self.folder / f"{name}.txt" for name in (FROM_SOURCE, "wheels"))
+            source.write_text(entry)
+            others.write_text(self.locks[0].read_text().replace(entry, ""))
+            locks = [others, *self.locks[1:]]
+        self.run("uv", [self.uv, "pip", "sync", *setup_uv.SYNC, *options, *locks], env=env)
+        if source:
+            command = [self.uv, "pip", "install", *setup_uv.BUILD, FROM_SOURCE, *options, "-r", source]
+            self.run("uv", command, env=env | {"VLLM_TARGET_DEVICE": "empty"})
         shutil.rmtree(own_cache, ignore_errors=True)
 
     def compile(self) -> None:

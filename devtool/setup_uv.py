@@ -27,6 +27,15 @@ KEPT = re.compile(
 # removes unlisted packages before it installs: an old package may own files that a new one has under the same names. uv
 # writes no bytecode, because it would start processes for that.
 SYNC = ("--require-hashes", "--verify-hashes", "--only-binary=:all:", "--no-compile-bytecode")
+# And for a package that is built with what is installed already; its name follows.
+BUILD = (
+    "--require-hashes",
+    "--verify-hashes",
+    "--no-deps",
+    "--no-build-isolation",
+    "--no-compile-bytecode",
+    "--no-binary",
+)
 
 # The sections of pip's settings; a later one overrides an earlier one.
 SECTIONS = ("global", "install", ":env:")

@@ -22,9 +22,10 @@ def reference(config: LlamaConfig, weights: dict[str, torch.Tensor], dtype: torc
     import transformers
 
     names = set(transformers.LlamaConfig().to_dict()) & set(vars(config))
-    rope = {"rope_theta": config.rope_theta, **config.rope}
     theirs = transformers.LlamaConfig(
-        **{name: getattr(config, name) for name in names - {"eos_token_id"}}, eos_token_id=None, rope_parameters=rope
+        **{name: getattr(config, name) for name in names - {"eos_token_id"}},
+        eos_token_id=None,
+        rope_scaling=config.rope,
     )
     model = transformers.LlamaForCausalLM(theirs).eval()
     state = dict(weights)

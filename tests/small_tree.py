@@ -5,6 +5,7 @@ import ctypes
 import ensurepip
 import hashlib
 import importlib.metadata
+import io
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import time
 import zipfile
 from collections.abc import Sequence
@@ -37,6 +39,18 @@ def build_editable(wheel_directory, config_settings=None, metadata_directory=Non
         wheel.writestr(info + "/RECORD", "")
     return name
 """
+# Of a package that is built from its source.
+SDIST_BACKEND = """
+import os, pathlib, zipfile
+version = "{version}+" + os.environ["{variable}"]
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    wheel_name, info = "{name}-" + version + "-py3-none-any.whl", "{name}-" + version + ".dist-info"
+    with zipfile.ZipFile(pathlib.Path(wheel_directory, wheel_name), "w") as wheel:
+        wheel.writestr(info + "/METADATA", "Metadata-Version: 2.1\\nName: {name}\\nVersion: " + version + "\\n")
+        wheel.writestr(info + "/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(info + "/RECORD", "")
+    return wheel_name
+"""
 PYPROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
 # Runs in place of devtool, and prints what it sees.
 DEVTOOL = """
@@ -59,6 +73,19 @@ def write_wheel(
         archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
         archive.writestr(f"{info}/RECORD", "")
     return lock_line(name, version, wheel)
+
+
+def write_sdist(folder: Path, name: str, version: str, variable: str) -> str:
+    """Writes a source distribution, whose build adds a variable's value to the version; returns its line in a lock."""
+    path, root = folder / f"{name}-{version}.tar.gz", f"{name}-{version}"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    backend = SDIST_BACKEND.format(name=name, version=version, variable=variable)
+    with tarfile.open(path, "w:gz") as archive:
+        for file, text in (("PKG-INFO", metadata), ("pyproject.toml", PYPROJECT), ("backend.py", backend)):
+            entry = tarfile.TarInfo(f"{root}/{file}")
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    return lock_line(name, version, path)
 
 
 def lock_line(name: str, version: str, wheel: Path) -> str:

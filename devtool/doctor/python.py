@@ -45,10 +45,12 @@ def wheels(requirements: Path) -> str:
 
 
 def wheel_set() -> str:
-    """The locked set that is installed: "cpu" or "cuda13", with "-torch2.8" after it for that release."""
+    """The locked set that is installed: "vllm", or "cpu" or "cuda13", with "-torch2.8" after it for that release."""
     stamp = Path(sys.prefix, "stamp")  # bin/devtool names the set in its first line
     if stamp.is_file():
         return stamp.read_text().partition("\n")[0].rpartition(" ")[2]
+    if version_of("vllm"):
+        return "vllm"
     release = "-torch2.8" if (version_of("torch") or "").startswith("2.8.") else ""
     return ("cuda13" if version_of("cupy-cuda13x") else "cpu") + release
 
@@ -70,15 +72,18 @@ def read_locks(requirements: Path, chosen: str) -> list[Any]:
 
 
 def _same(installed: str, locked: str) -> bool:
-    from packaging.version import Version
+    from packaging.specifiers import SpecifierSet
 
-    return Version(installed) == Version(locked)
+    # A build may add +name to the version.
+    return SpecifierSet(f"=={locked}").contains(installed, prereleases=True)
 
 
 def install_command(chosen: str) -> str:
     """The command that installs the locked packages; bin/devtool notices a changed lock, but not a changed .venv."""
     if os.environ.get("PYXLA_NIX_SHELL") == "1":
         return "leave this shell, then bin/devtool nix develop"
+    if chosen == "vllm":
+        return "echo -n > .venv/stamp; PYXLA_SET=vllm bin/devtool --help"
     locks = f"-r requirements/{chosen}.txt -r requirements/dev.txt"
     return f".venv/bin/python -m pip install --require-hashes --no-deps {locks}"
 

@@ -15,7 +15,7 @@ from devtool.repository import Repository
 
 # Those of pyxla.
 PYTHONS = ("3.11", "3.12")
-_KEYS = {"leave-out", "nix"}
+_KEYS = {"leave-out", "nix", "without-nix"}
 _EXAMPLE = '[tool.devtool.lock]\nleave-out.cuda = ["nvidia-nccl-cu12"]'
 
 
@@ -26,10 +26,12 @@ class Settings:
     Attributes:
         left_out: set -> packages that its lock leaves out.
         nix: the file of wheels for Nix, from the root, or None.
+        without_nix: sets that this file leaves out.
     """
 
     left_out: Mapping[str, Sequence[str]]
     nix: str | None
+    without_nix: Sequence[str]
 
 
 def read_settings(root: Path) -> Settings:
@@ -42,9 +44,9 @@ def read_settings(root: Path) -> Settings:
     for key in ("tool", "devtool", "lock"):
         found = found.get(key, {}) if isinstance(found, dict) else found
     if not isinstance(found, dict) or (set(found) - _KEYS):
-        message = f"lock: tool.devtool.lock: expected a table with leave-out and nix, got {found}"
+        message = f"lock: tool.devtool.lock: expected a table with leave-out, nix and without-nix, got {found}"
         raise DevtoolError(message, _EXAMPLE)
-    left_out, nix = found.get("leave-out", {}), found.get("nix")
+    left_out, nix, without_nix = found.get("leave-out", {}), found.get("nix"), found.get("without-nix", [])
     lists = left_out.values() if isinstance(left_out, dict) else [None]
     if not all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in lists):
         message = f"lock: tool.devtool.lock.leave-out: expected a list of packages for each set, got {left_out}"
@@ -52,7 +54,10 @@ def read_settings(root: Path) -> Settings:
     if nix is not None and not isinstance(nix, str):
         message = f"lock: tool.devtool.lock.nix: expected a path from the root, got {nix!r}"
         raise DevtoolError(message, 'nix = "nix/wheels.json"')
-    return Settings(left_out, nix)
+    if not isinstance(without_nix, list) or not all(isinstance(name, str) for name in without_nix):
+        message = f"lock: tool.devtool.lock.without-nix: expected a list of sets, got {without_nix!r}"
+        raise DevtoolError(message, 'without-nix = ["vllm"]')
+    return Settings(left_out, nix, without_nix)
 
 
 def oldest_python(repository: Repository) -> str:

@@ -81,11 +81,12 @@ def _make(root: Path, folder: Path, upgrade: bool) -> dict[str, str]:
     if settings.nix is None:
         return made
     pylocks = []
-    for name in sets:
+    of_nix = {name: text for name, text in texts.items() if name not in settings.without_nix}
+    for name in of_nix:
         # The files of exactly these versions: the locks are complete, so nothing is left to resolve.
         _compile(folder, f"{name}.txt", *resolve, "--no-deps", "-o", "pylock.toml", f"{name}.txt")
         pylocks.append((folder / "pylock.toml").read_text())
-    return made | {settings.nix: json.dumps(nix_view(texts, pylocks), indent=1, sort_keys=True) + "\n"}
+    return made | {settings.nix: json.dumps(nix_view(of_nix, pylocks), indent=1, sort_keys=True) + "\n"}
 
 
 def _compile(folder: Path, what: str, *arguments: str) -> None:

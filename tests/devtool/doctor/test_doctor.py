@@ -165,6 +165,11 @@ def test_python_without_its_shared_library():
         pytest.skip("both Pythons are here")
 
 
+def test_a_build_may_add_to_the_version():
+    assert python_checks._same("0.11.0+empty", "0.11.0") and python_checks._same("1.0", "1.0.0")
+    assert not python_checks._same("0.11.1+empty", "0.11.0") and not python_checks._same("2.9.1", "2.9.1+cpu")
+
+
 def test_wheels_that_differ_from_the_lock(tmp_path):
     """Names and versions are compared as by pip; packages that this Python does not need are ignored."""
     click = python_checks.version_of("click")

@@ -153,12 +153,24 @@ def test_settings_leave_packages_out_and_name_a_file_for_nix(own):
     assert view["3.12"]["gpu"].keys() == {"alpha"} and view["3.11"]["gpu"].keys() == {"alpha", "gamma"}
 
 
+def test_a_set_without_nix_is_locked_for_pip_alone(own):
+    own.settings('nix = "nix/wheels.json"\nwithout-nix = ["gpu"]')
+    own.write(cpu="alpha\n", gpu="beta\n")
+    assert own.lock() == ["cpu.txt", "gpu.txt", "nix/wheels.json"]
+    assert "beta==" in own.text("gpu")
+    assert list(nix_view(own.root)["environments"]["x86_64-linux"]["3.12"]) == ["cpu"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('leave-ou.gpu = ["x"]', "lock: expected a table with leave-out and nix, got {'leave-ou': {'gpu': ['x']}}"),
+        (
+            'leave-ou.gpu = ["x"]',
+            "lock: expected a table with leave-out, nix and without-nix, got {'leave-ou': {'gpu': ['x']}}",
+        ),
         ('leave-out.gpu = "x"', "lock.leave-out: expected a list of packages for each set, got {'gpu': 'x'}"),
         ("nix = true", "lock.nix: expected a path from the root, got True"),
+        ('without-nix = "gpu"', "lock.without-nix: expected a list of sets, got 'gpu'"),
     ],
 )
 def test_settings_that_say_nothing_are_refused(own, text, message):

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from devtool import setup_uv
-from tests.small_tree import PYPROJECT, Tree, kill_alone, mounted, read_until, write_wheel
+from tests.small_tree import PYPROJECT, Tree, kill_alone, mounted, read_until, write_sdist, write_wheel
 
 
 @pytest.fixture(scope="module")
@@ -356,7 +356,30 @@ def test_no_python_lists_all_that_were_tried(tree, tmp_path):
 def test_unknown_set_is_misuse(tree):
     status, _, errors = tree.devtool(PYXLA_SET="rocm")
     assert status == 2
-    assert "expected PYXLA_SET=cpu or cuda13, got 'rocm'" in errors and "hint:" in errors
+    assert "expected PYXLA_SET=cpu, cuda13 or vllm, got 'rocm'" in errors and "hint:" in errors
+
+
+def test_set_vllm_is_for_torch_2_8(tree):
+    status, _, errors = tree.devtool(PYXLA_SET="vllm", PYXLA_TORCH="2.9")
+    assert status == 2
+    assert "expected PYXLA_TORCH=2.8 with PYXLA_SET=vllm, got '2.9'" in errors and "hint: unset PYXLA_TORCH" in errors
+
+
+def test_set_vllm_builds_its_package_from_source(tree):
+    """Without CUDA code, with the packages that are installed by then; the index has a wheel of it too."""
+    wheel = write_wheel(tree.wheels, "vllm", "1.0")
+    digest = re.search(r"--hash=\S+", wheel)[0]
+    source = write_sdist(tree.wheels, "vllm", "1.0", "VLLM_TARGET_DEVICE")
+    built = source.replace("    --hash", f"    {digest} \\\n    --hash")
+    tree.lock("vllm", write_wheel(tree.wheels, "tiny", "1.0"), built)
+    seen, errors = tree.works(PYXLA_SET="vllm")
+    assert seen["installed"].items() >= {"tiny": "1.0", "vllm": "1.0+empty"}.items(), errors
+    assert tree.works(PYXLA_SET="vllm", PYXLA_PYTHON="/nonexistent")[1] == ""
+    tree.lock("vllm", write_wheel(tree.wheels, "tiny", "2.0"), built)
+    seen, _ = tree.works(PYXLA_SET="vllm")
+    assert seen["installed"].items() >= {"tiny": "2.0", "vllm": "1.0+empty"}.items()
+    # Another set has no use for it.
+    assert "vllm" not in tree.works(PYXLA_SET="cpu")[0]["installed"]
 
 
 def test_fast_path_costs_little(made):

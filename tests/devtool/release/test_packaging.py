@@ -172,7 +172,7 @@ def test_locks_are_hashed_and_name_no_host():
         assert not re.search(r"://|--(extra-)?index|--find-links|^/", text, re.MULTILINE), lock.name
 
 
-@pytest.mark.parametrize("sets", [("cpu", "cuda13", "dev"), ("cpu-torch2.8", "cuda13-torch2.8", "dev")])
+@pytest.mark.parametrize("sets", [("cpu", "cuda13", "dev"), ("cpu-torch2.8", "cuda13-torch2.8", "vllm", "dev")])
 def test_locks_agree_where_they_overlap(sets):
     pins: dict[str, dict[str, str]] = {}
     for name in sets:
