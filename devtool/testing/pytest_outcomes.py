@@ -6,6 +6,7 @@ Under pytest-xdist the workers select the tests and send reports; only the main 
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -69,3 +70,13 @@ def pytest_sessionfinish(session) -> None:
         config.workeroutput["left_out"] = left_out
     elif path:
         Path(path).write_text(json.dumps({"outcomes": _outcomes, "seconds": _seconds, "left_out": left_out}))
+    _leave_hypothesis_out(config.pluginmanager)
+
+
+def _leave_hypothesis_out(plugins: pytest.PytestPluginManager) -> None:
+    """Keeps hypothesis' plugin from importing it for the summary of a run in which nothing took it.
+
+    Where pytest-xdist distributes, other processes took it and their reports are for the summary here.
+    """
+    if "hypothesis" not in sys.modules and not plugins.has_plugin("dsession"):
+        plugins.unregister(name="hypothesispytest")

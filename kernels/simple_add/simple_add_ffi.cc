@@ -1,6 +1,7 @@
 // Checks and the two handlers of simple_add(a, b, alpha) -> out. See simple_add.h.
 #include "pyxla/ffi/checks.h"
 #include "pyxla/ffi/cuda.h"
+#include "pyxla/ffi/float_type.h"
 #include "pyxla/ffi/op_table.h"
 #include "pyxla/host/dtype.h"
 #include "pyxla/host/parallel.h"
@@ -22,7 +23,7 @@ ffi::Error SimpleAddHost(ffi::ThreadPool pool, ffi::AnyBuffer a, ffi::AnyBuffer 
                          double alpha) {
   PYXLA_RETURN_IF_ERROR(Check(a, b, *out));
   constexpr int64_t kGrain = 1 << 15;
-  pyxla::DispatchFloat(a.element_type(), [&](auto tag) {
+  pyxla::DispatchFloat(pyxla::FloatTypeOf(a.element_type()), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* a_data = static_cast<const T*>(a.untyped_data());
     const T* b_data = static_cast<const T*>(b.untyped_data());

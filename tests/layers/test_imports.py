@@ -200,6 +200,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 INCLUDE_FOLDERS = (ROOT / "kernels", ROOT / "pyxla/include")
 CPP = [p for p in files() if re.search(r"\.(h|cuh|cc|cu)(\.jinja)?$", p.name)]
 DEVICE = [p for p in CPP if re.search(r"\.(cu|cuh)(\.jinja)?$", p.name)]
+HOST = [p for p in CPP if re.search(r"_host\.(h|cc)(\.jinja)?$", p.name)]
 
 
 def includes(path: Path) -> set[str]:
@@ -225,6 +226,12 @@ def test_no_torch_header_in_a_kernel(path):
 @pytest.mark.parametrize("path", DEVICE, ids=name_of)
 def test_device_files_take_raw_pointers(path):
     """nvcc sees no XLA header, neither in the file nor through its includes."""
+    assert not [name for name in includes(path) if name.startswith("xla/") or name == "pyxla/ffi/ffi.h"]
+
+
+@pytest.mark.parametrize("path", HOST, ids=name_of)
+def test_host_code_takes_raw_pointers(path):
+    """Most of the time that a host file takes to compile would be XLA's headers."""
     assert not [name for name in includes(path) if name.startswith("xla/") or name == "pyxla/ffi/ffi.h"]
 
 

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <type_traits>
 
-#include "pyxla/ffi/ffi.h"
 #include "pyxla/float_type.h"
 #include "pyxla/host/multiversion.h"
 
@@ -141,17 +140,6 @@ auto DispatchFloat(FloatType dtype, Body&& body) {
     case FloatType::kBFloat16: return body(DtypeTag<BF16>());
     default: return body(DtypeTag<float>());
   }
-}
-
-/** XLA's dtype by the name that device code shares. It must be F32, BF16 or F16 (CheckDtype). */
-inline FloatType FloatTypeOf(ffi::DataType dtype) {
-  return dtype == ffi::F16 ? FloatType::kFloat16 : dtype == ffi::BF16 ? FloatType::kBFloat16 : FloatType::kFloat32;
-}
-
-/** The same for XLA's dtype, which must be F32, BF16 or F16 (CheckDtype). */
-template <typename Body>
-auto DispatchFloat(ffi::DataType dtype, Body&& body) {
-  return DispatchFloat(FloatTypeOf(dtype), body);
 }
 
 }  // namespace pyxla
