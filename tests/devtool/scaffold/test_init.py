@@ -56,16 +56,17 @@ def test_repository_passes_its_tests_at_once(repository):
     assert re.search(r"^scaled +9 +ok +ok", result.stdout, re.MULTILINE)
 
 
-def test_hypothesis_is_imported_for_tests_that_take_it_alone(repository):
-    """Its import takes 0.8 s. Its plugin would do it at the end of pytest."""
-    path = repository / "kernels/scaled/test_imports.py"
+def test_run_does_no_needless_work(repository):
+    """Imports hypothesis, which takes 0.8 s, for tests that take it alone; looks for no garbage when Python ends."""
+    path = repository / "kernels/scaled/test_end.py"
     path.write_text(
-        "import atexit, sys\n\n\n"
-        "def test_imports():\n    atexit.register(lambda: print('imported:', 'hypothesis' in sys.modules))\n"
+        "import atexit, gc, sys\n\n\n"
+        "def end():\n    print('hypothesis' in sys.modules, gc.get_freeze_count() > len(gc.get_objects()))\n\n\n"
+        "def test_end():\n    atexit.register(end)\n"
     )
-    result = run(repository, "test", "scaled", "--", "-k", "test_imports")
+    result = run(repository, "test", "scaled", "--", "-k", "test_end")
     path.unlink()
-    assert result.returncode == 0 and "imported: False" in result.stdout, result.stdout
+    assert result.returncode == 0 and "\nFalse True\n" in result.stdout, result.stdout
 
 
 def test_op_has_the_repositorys_namespace(repository):
