@@ -3,7 +3,7 @@
 
 #include "_gated/gated.h"
 #include "pyxla/ffi/checks.h"
-#include "pyxla/ffi/float_type.h"
+#include "pyxla/ffi/float_type_of.h"
 #include "pyxla/host/parallel.h"
 
 namespace pyxla {

@@ -3,7 +3,7 @@
 
 #include "_rms_norm/rms_norm.h"
 #include "pyxla/ffi/checks.h"
-#include "pyxla/ffi/float_type.h"
+#include "pyxla/ffi/float_type_of.h"
 #include "pyxla/host/parallel.h"
 
 namespace pyxla {

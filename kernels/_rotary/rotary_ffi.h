@@ -3,7 +3,7 @@
 
 #include "_rotary/rotary.h"
 #include "pyxla/ffi/checks.h"
-#include "pyxla/ffi/float_type.h"
+#include "pyxla/ffi/float_type_of.h"
 
 namespace pyxla {
 

@@ -6,7 +6,7 @@
 #include "fused_decoder_layer/fused_decoder_layer.h"
 #include "pyxla/ffi/checks.h"
 #include "pyxla/ffi/cuda.h"
-#include "pyxla/ffi/float_type.h"
+#include "pyxla/ffi/float_type_of.h"
 #include "pyxla/ffi/op_table.h"
 #include "pyxla/host/parallel.h"
 

@@ -2,7 +2,7 @@
 // reshape_and_cache.h.
 #include "_kv_cache/kv_store_ffi.h"
 #include "pyxla/ffi/cuda.h"
-#include "pyxla/ffi/float_type.h"
+#include "pyxla/ffi/float_type_of.h"
 #include "pyxla/ffi/op_table.h"
 #include "pyxla/host/parallel.h"
 #include "reshape_and_cache/reshape_and_cache.h"

@@ -1,7 +1,7 @@
 // Checks and the two handlers of simple_add(a, b, alpha) -> out. See simple_add.h.
 #include "pyxla/ffi/checks.h"
 #include "pyxla/ffi/cuda.h"
-#include "pyxla/ffi/float_type.h"
+#include "pyxla/ffi/float_type_of.h"
 #include "pyxla/ffi/op_table.h"
 #include "pyxla/host/dtype.h"
 #include "pyxla/host/parallel.h"
