@@ -1,5 +1,7 @@
 """What XLA makes of a step: one graph, pyxla's ops, and no copy of a cache."""
 
+import re
+
 import pytest
 
 import pyxla
@@ -39,3 +41,15 @@ def test_a_graph_for_each_bucket(folder_of, mode):
     runner.warm_up()
     assert compilations() == after
     assert after - before >= 3
+
+
+@pytest.mark.parametrize(("name", "weights"), [("llama", 1), ("llama3_rope", 2)])
+def test_tied_weights_are_one_buffer(folder_of, name, weights):
+    """The embedding and the head; as two they would add a fifth to Llama 3.2 1B."""
+    runner = runner_of(engine(folder_of(name)))
+    shape = list(runner.model.lm_head.weight.shape)
+    with pyxla.inspecting() as seen:
+        runner.run_smallest_step()
+    (module,) = seen.modules
+    operands = re.findall(rf"f32\[{shape[0]},{shape[1]}\]\S* parameter\(", module.before)
+    assert len(operands) == weights
