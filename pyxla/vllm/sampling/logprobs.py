@@ -55,10 +55,10 @@ def largest(logits: torch.Tensor, num: int) -> tuple[torch.Tensor, torch.Tensor]
     width = 1 << round(math.log2(max(vocab_size / max(num, 1), 1)) / 2)
     # Only the blocks with the largest maxima have any of them, and sorting is the work that takes long.
     blocked = in_blocks(logits, width, -torch.inf)
-    if num >= blocked.shape[1]:
+    if not 0 < num < blocked.shape[1]:
         values, columns = logits.topk(num)
         return values, columns.to(torch.int32)
-    blocks = blocked.amax(2).topk(num).indices.sort().values
+    blocks = blocked.amax(2).topk(num).indices
     values, places = blocked.gather(1, blocks[:, :, None].expand(rows, num, width)).flatten(1).topk(num)
     columns = blocks.gather(1, places // width) * width + places % width
     return values, columns.to(torch.int32)

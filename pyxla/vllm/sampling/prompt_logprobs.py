@@ -67,7 +67,9 @@ class PromptLogprobs:
         check.that(0 <= num <= self._num_logprobs, "num", f"a count in [0, {self._num_logprobs}]", num)
         rows = max(len(prompt) - 1, 0)
         scored = Logprobs(
-            torch.zeros(rows, num + 1, dtype=torch.int32), torch.zeros(rows, num + 1), torch.zeros(rows, dtype=torch.int32)
+            torch.zeros(rows, num + 1, dtype=torch.int32),
+            torch.zeros(rows, num + 1),
+            torch.zeros(rows, dtype=torch.int32),
         )
         self._prompts[request_id] = _Prompt(np.asarray(prompt, np.int32), num, scored)
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import torch
 
+from pyxla.vllm.sampling.filters import ZERO_BITS, filtered
 from pyxla.vllm.sampling.logprobs import Logprobs, in_blocks, score
 from pyxla.vllm.sampling.rows import Rows, as_rows
 from pyxla.vllm.sampling.tables import Tables, adjusted, allowed, count
-from pyxla.vllm.sampling.filters import ZERO_BITS, filtered
 from pyxla.vllm.sampling.threefry import exponential
 
 LOGPROBS_MODES = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits")

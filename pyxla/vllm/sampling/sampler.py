@@ -67,7 +67,7 @@ class Sampler:
         self._random = np.random.default_rng(seed)
         self._free = list(range(max_num_seqs - 1, -1, -1))
         self._requests: dict[str, _Request] = {}
-        # Of each slot: its record, the level without bans, whether its tokens count, whether it wants log probabilities.
+        # Of each slot: its record, its level without biases, whether its tokens count, and whether it wants logprobs.
         self._records = neutral(max_num_seqs, vocab_size)
         self._records["slot"] = np.arange(max_num_seqs)
         self._levels = np.zeros(max_num_seqs, np.int32)
@@ -158,8 +158,11 @@ class Sampler:
         check.that(not unknown, "request_ids", "names of requests", unknown)
         requests = [self._requests[name] for name in request_ids]
         for request, position, kept in zip(requests, positions, sampled, strict=True):
-            if kept and request.bans.vary and request.bans.update(request.output, position):
-                self._load_bias(request)
+            if kept and request.bans.vary:
+                known = not request.bans.sequences or len(request.output) == position
+                check.that(known, "positions", f"{len(request.output)}, as bad words need all tokens", position)
+                if request.bans.update(request.output, position):
+                    self._load_bias(request)
         slots = np.array([request.slot for request in requests], np.int64)
         kept = np.array(sampled, bool)
         rows = neutral(num_rows, self._vocab_size)
@@ -208,5 +211,3 @@ class Sampler:
                 check.that(got == (words,), "grammar", f"{words} words", got)
                 mask[row] = grammar[name]
         return torch.from_numpy(mask).to(device)
-
-

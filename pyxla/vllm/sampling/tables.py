@@ -107,12 +107,20 @@ def count(tokens: torch.Tensor, rows: Rows, tables: Tables) -> None:
         rows: which of them count.
         tables: of the requests.
     """
+    _donate(tables.counts)
     tables.counts.index_put_((rows.slot, tokens), rows.counted, accumulate=True)
 
 
 @cache
 def _write(mode: str) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]:
     def write(table: torch.Tensor, index: torch.Tensor, row: torch.Tensor) -> None:
+        _donate(table)
         table.index_put_((index,), row)
 
     return in_mode(write, mode)
+
+
+def _donate(table: torch.Tensor) -> None:
+    # A compiled graph would copy the table first, as it does not see that the caller drops the old one.
+    if torch.compiler.is_dynamo_compiling():
+        torch.ops.xla.dynamo_set_buffer_donor_(table, True)
