@@ -16,8 +16,8 @@ from tests.vllm.sampling.parameters import Parameters
 from tests.vllm.sampling.reference import adjusted, kept, margin, probabilities
 from tests.vllm.sampling.steps import MODES, run, words
 
-# 32 tokens: few enough to see all; 3 rows and a fourth that no request has.
-VOCAB, ROWS = 32, 4
+# 32 tokens: few enough to see all; 3 rows and a fourth that no request has. As in test_sampler.py, to share graphs.
+VOCAB, ROWS, SLOTS = 32, 4, 8
 TOKENS = st.integers(0, VOCAB - 1)
 HALVES = st.integers(-12, 12).map(lambda n: n / 2)
 PARAMETERS = st.builds(
@@ -40,7 +40,7 @@ PARAMETERS = st.builds(
 
 def one_row_each(requests, grammars, logits, mode, logprobs_mode):
     """Sampled of one step; `requests` are (params, prompt, output)."""
-    sampler = Sampler(VOCAB, ROWS, torch_xla.device(), mode=mode)
+    sampler = Sampler(VOCAB, SLOTS, torch_xla.device(), mode=mode)
     for name, (params, prompt, output) in enumerate(requests):
         params.logprobs = 1
         sampler.add(str(name), params, prompt, output)
@@ -170,7 +170,7 @@ def test_the_first_of_equal_tokens_on_the_device_alone(mode, variant):
     """A blank step takes the first of the likeliest tokens, and nothing goes by way of the host."""
     logits = torch.zeros(ROWS, VOCAB)
     logits[0, [4, 9]], logits[1, 31], logits[3, 2] = 2.0, 1.0, -1.0
-    sampler = Sampler(VOCAB, ROWS, torch_xla.device(), mode=mode)
+    sampler = Sampler(VOCAB, SLOTS, torch_xla.device(), mode=mode)
     with pyxla.assert_no_fallback():
         found = run(sampler, sampler.blank(ROWS, variant), logits.to(torch.bfloat16), mode)
     assert found.tokens.tolist() == [4, 31, 0, 0]
@@ -183,7 +183,7 @@ def test_every_level_draws_the_same():
     logits = torch.randn(ROWS, VOCAB, generator=torch.Generator().manual_seed(7))
     drawn = []
     for level, logprobs in itertools.product(list(Level)[1:], [False, True]):
-        sampler = Sampler(VOCAB, ROWS, torch_xla.device(), mode="direct")
+        sampler = Sampler(VOCAB, SLOTS, torch_xla.device(), mode="direct")
         for name in "ab":
             sampler.add(name, Parameters(seed=ord(name), temperature=0.7, min_p=0.01), [], [])
         prepared = sampler.prepare("ab", ROWS, [3, 4], [True] * 2)
