@@ -71,11 +71,16 @@ class CustomCall:
 
     def computation(self) -> Any:
         """The module as an XLA computation for `_XLAC._xla_user_computation`."""
-        from jaxlib._jax import mlir
-        from torch_xla.core import xla_builder
+        return as_computation(self.target, self.module())
 
-        proto = mlir.mlir_module_to_xla_computation(self.module(), False, False).as_serialized_hlo_module_proto()
-        return xla_builder.computation_from_module_proto(self.target, proto)
+
+def as_computation(name: str, module: str) -> Any:
+    """The text of a StableHLO module as an XLA computation for `_XLAC._xla_user_computation`."""
+    from jaxlib._jax import mlir
+    from torch_xla.core import xla_builder
+
+    proto = mlir.mlir_module_to_xla_computation(module, False, False).as_serialized_hlo_module_proto()
+    return xla_builder.computation_from_module_proto(name, proto)
 
 
 def tensor_type(op: str, argument: str, tensor: torch.Tensor) -> str:

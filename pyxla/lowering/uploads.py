@@ -16,8 +16,8 @@ def await_uploads(tensors: list[torch.Tensor]) -> None:
     """Waits for copies to XLA's CPU that still run in the background, but not for computations.
 
     If its inputs are still being copied, a computation runs later, on a thread of XLA's. A handler's error then stays
-    in the result's buffer, and reading that buffer aborts the process inside torch_xla. If its inputs are ready, the
-    computation raises an exception instead.
+    in the result's buffer: a read of it ends the process with torch_xla 2.8, and raises with 2.9, where `pyxla.sync()`
+    may raise nothing. If its inputs are ready, the next wait raises the error.
     """
     import torch_xla
     import torch_xla.runtime

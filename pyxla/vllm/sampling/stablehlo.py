@@ -7,6 +7,8 @@ from functools import cache
 
 import torch
 
+from pyxla.lowering.stablehlo import as_computation
+
 _library = torch.library.Library("pyxla_vllm", "FRAGMENT")
 
 
@@ -29,12 +31,7 @@ def op(schema: str, fake: Callable[..., torch.Tensor], module: Callable[..., str
 
     @cache
     def computation(shapes: tuple) -> object:
-        from jaxlib._jax import mlir
-        from torch_xla.core import xla_builder
-
-        text = module(*shapes)
-        proto = mlir.mlir_module_to_xla_computation(text, False, False).as_serialized_hlo_module_proto()
-        return xla_builder.computation_from_module_proto(f"pyxla_vllm_{name}", proto)
+        return as_computation(f"pyxla_vllm_{name}", module(*shapes))
 
     _library.define(schema)
     _library.impl(name, lowered, "XLA")
