@@ -17,7 +17,8 @@ from pyxla.vllm.sampling.threefry import exponential
 LOGPROBS_MODES = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits")
 # vLLM's: below it a temperature is 0.
 MIN_TEMPERATURE = 1e-5
-# A weight below it, of which the largest is 1, is 0: the devices differ in how they treat still smaller numbers.
+# The weight of a token that is allowed, of which the largest is 1, is at least this: with 0 it would look like one that
+# is not allowed, and the devices differ in how they treat still smaller numbers.
 _MIN_WEIGHT = 1e-30
 
 
@@ -111,8 +112,9 @@ def _divisor(rows: Rows) -> torch.Tensor:
 def _weights(logits: torch.Tensor, rows: Rows, level: Level, zero_bits: int) -> torch.Tensor:
     """[rows, vocabulary], float32: the probability of each token, as a multiple of the highest one."""
     highest = logits.amax(1, keepdim=True).clamp(min=torch.finfo(torch.float32).min)
-    weights = ((logits - highest) / _divisor(rows)[:, None]).exp()
-    weights = torch.where(weights < rows.min_p.clamp(min=_MIN_WEIGHT)[:, None], 0.0, weights)
+    weights = ((logits - highest) / _divisor(rows)[:, None]).exp().clamp(min=_MIN_WEIGHT)
+    out = logits.isneginf() | (weights < rows.min_p[:, None])
+    weights = torch.where(out, 0.0, weights)
     return weights if level < Level.FILTERED else filtered(logits, weights, rows.top_k, rows.top_p, zero_bits)
 
 

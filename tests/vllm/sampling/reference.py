@@ -45,7 +45,7 @@ def kept(logits: np.ndarray, params: Parameters) -> np.ndarray:
     if params.top_p < 1:
         before = np.array([inside[logits > logit].sum() for logit in logits])
         stays &= before < params.top_p * inside.sum()
-    return stays & (weights > 0)
+    return stays & np.isfinite(logits)
 
 
 def margin(logits: np.ndarray, params: Parameters) -> float:

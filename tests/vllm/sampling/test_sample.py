@@ -144,6 +144,16 @@ def test_a_bias_tells_equal_bfloat16_logits_apart():
     assert found.token_ids[0, :2].tolist() == [8, 8] and found.values[0, 2:].isneginf().all()
 
 
+def test_an_unlikely_token_is_not_a_forbidden_one():
+    """exp(-100 / 0.3) is 0 in float32; the token's logit stays finite all the same."""
+    logits = torch.randn(ROWS, VOCAB, generator=torch.Generator().manual_seed(8))
+    request = Parameters(temperature=0.3, logit_bias={5: -100.0}, allowed_token_ids=list(range(20))), [], []
+    found = one_row_each([request], [None], logits, "direct", "processed_logits").logprobs
+    values = dict(zip(found.token_ids[0, 1:].tolist(), found.values[0, 1:].tolist(), strict=True))
+    assert values[5] == pytest.approx((logits[0, 5].item() - 100) / 0.3)
+    assert sorted(token for token, value in values.items() if value == -np.inf) == list(range(20, VOCAB))
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_raw_logprobs_and_logits(mode):
     """Of the logits before bias and penalties; a grammar comes first. The draw may be a token that they rank low."""
