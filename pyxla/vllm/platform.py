@@ -29,6 +29,8 @@ class XlaPlatform(Platform):
     # Small functions that vLLM compiles by themselves become part of the step's graph.
     simple_compile_backend = "eager"
     device_control_env_var = "CUDA_VISIBLE_DEVICES"
+    # Of the last engine that was made; vLLM does not say which engine a request is for.
+    _config: VllmConfig
 
     @classmethod
     def get_device_name(cls, device_id: int = 0) -> str:
@@ -96,6 +98,7 @@ class XlaPlatform(Platform):
         if vllm_config.cache_config.block_size is None:
             vllm_config.cache_config.block_size = BLOCK_SIZE
         check_config(vllm_config)
+        cls._config = vllm_config
         # The runner compiles a whole step; vLLM is to compile no part of it.
         vllm_config.compilation_config.level = CompilationLevel.NO_COMPILATION
         vllm_config.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
@@ -118,4 +121,4 @@ class XlaPlatform(Platform):
         from vllm.sampling_params import SamplingParams
 
         if isinstance(params, SamplingParams):
-            check_request(params)
+            check_request(params, cls._config)

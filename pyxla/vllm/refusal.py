@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pyxla.errors import ArgumentError, PyxlaError, mismatch
+from pyxla.errors import PyxlaError, mismatch
+from pyxla.op.arguments import Check
+from pyxla.vllm.sampling.parameters import check_parameters
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.sampling_params import SamplingParams
 
+check = Check("vllm")
 # How the configurations of transformers call the number of experts.
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
@@ -78,32 +81,19 @@ def _absent(model: Any) -> Iterator[tuple[str, object, object, str | None]]:
         yield "logits_processors", "none", "custom ones", None
 
 
-def check_request(params: SamplingParams) -> None:
+def check_request(params: SamplingParams, config: VllmConfig) -> None:
     """Raises for parameters of a request that are not there; vLLM's server answers with HTTP 400.
 
     Args:
         params: of the request.
+        config: vLLM's.
 
     Raises:
         ArgumentError: the first such parameter.
     """
-    # Parameter -> its value where it does nothing.
-    neutral = {
-        "temperature": 0.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-        "repetition_penalty": 1.0,
-        "min_tokens": 0,
-        "logprobs": None,
-        "prompt_logprobs": None,
-        "logit_bias": None,
-        "allowed_token_ids": None,
-        "bad_words": [],
-        "structured_outputs": None,
-        "logits_processors": None,
-    }
-    for name, value in neutral.items():
-        got = getattr(params, name)
-        if got is not None and got != value and got not in ([], {}):
-            hint = "temperature=0 takes the likeliest token" if name == "temperature" else f"leave out {name}"
-            raise ArgumentError(mismatch("vllm", name, value, got), hint)
+    model, ahead = config.model_config, config.scheduler_config.async_scheduling
+    check_parameters(params, model.get_vocab_size(), model.max_logprobs, not model.skip_tokenizer_init)
+    if ahead:
+        # vLLM makes the mask before the token of the step before is there.
+        hint = "start vLLM without --async-scheduling"
+        check.that(params.structured_outputs is None, "structured_outputs", "none with async scheduling", "some", hint)

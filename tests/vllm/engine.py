@@ -10,6 +10,8 @@ import pytest
 from tests.vllm.models import LONGEST
 
 MODES = ("compiled", "direct")
+# Of most models: 2 layers, keys and values, 16 tokens, 2 heads of 16 float32 numbers.
+BLOCK_BYTES = 2 * 2 * 16 * 2 * 16 * 4
 # For each file: vLLM's own imports warn.
 MARKS = [
     pytest.mark.skipif(

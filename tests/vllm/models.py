@@ -147,3 +147,14 @@ def greedy(folder: Path, prompts: list[list[int]], count: int) -> list[list[int]
         )
         found.append(tokens[0, len(prompt) :].tolist())
     return found
+
+
+def logits_of(folder: Path, tokens: list[int]):
+    """[tokens, vocabulary]; the logits after each token, by transformers in float32."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.no_grad():
+        return (
+            AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()(torch.tensor([tokens])).logits[0]
+        )

@@ -6,12 +6,11 @@ import pytest
 
 import pyxla
 from pyxla.vllm.runner.batch import Batch
-from tests.vllm.engine import MARKS, MODES, engine, generate, prompts_of, runner_of, scheduler_of
+from tests.vllm.engine import BLOCK_BYTES, MARKS, MODES, engine, generate, prompts_of, runner_of, scheduler_of
 from tests.vllm.models import greedy
 
 pytestmark = MARKS
 COUNT = 30
-BLOCK_BYTES = 2 * 2 * 16 * 2 * 16 * 4  # 2 layers, keys and values, 16 tokens, 2 heads of 16 float32 numbers
 LENGTHS = (100, 3, 64, 90, 17, 33, 80, 1, 48, 70)
 
 

@@ -67,9 +67,22 @@ def test_a_chat_in_a_stream(client):
     assert len(parts) > 2 and "".join(parts) == whole != ""
 
 
+def test_a_seed_and_logprobs(client):
+    options = {"model": "tiny", "prompt": "a", "max_tokens": COUNT, "temperature": 1.0, "logprobs": 2}
+    # Else the names are texts, and many bytes have the same.
+    options["extra_body"] = {"return_tokens_as_token_ids": True}
+    first, again, other = (client.completions.create(**options, seed=seed).choices[0] for seed in (1, 1, 2))
+    assert first.text == again.text != other.text
+    assert len(first.logprobs.token_logprobs) == len(first.logprobs.top_logprobs) > 1
+    for chosen, likeliest in zip(first.logprobs.token_logprobs, first.logprobs.top_logprobs, strict=True):
+        assert 2 <= len(likeliest) <= 3 and chosen <= max(likeliest.values()) <= 0
+
+
 def test_a_request_that_is_refused(client):
     import openai
 
-    with pytest.raises(openai.BadRequestError, match=r"vllm: temperature: expected 0\.0, got 0\.7"):
-        client.completions.create(model="tiny", prompt="a", temperature=0.7)
+    with pytest.raises(openai.BadRequestError, match="vllm: extra_args: expected None"):
+        client.completions.create(model="tiny", prompt="a", extra_body={"vllm_xargs": {"a": 1}})
+    with pytest.raises(openai.BadRequestError, match="vllm: structured_outputs: expected none with async scheduling"):
+        client.completions.create(model="tiny", prompt="a", extra_body={"structured_outputs": {"regex": "[0-9]"}})
     assert client.completions.create(model="tiny", prompt="a", temperature=0, max_tokens=1).choices

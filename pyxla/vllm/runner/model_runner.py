@@ -21,7 +21,9 @@ from pyxla.vllm.runner.batch import Batch
 from pyxla.vllm.runner.buckets import Bucket, Buckets
 from pyxla.vllm.runner.inputs import Layout
 from pyxla.vllm.runner.output import Flight
+from pyxla.vllm.runner.sampler import LIKELIEST, StepSampler
 from pyxla.vllm.runner.step import step_in_mode
+from pyxla.vllm.sampling import VARIANTS, Level, Prepared, Sampled, Variant
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -55,6 +57,7 @@ class ModelRunner:
         self._layouts = {bucket: Layout(bucket, max_blocks) for bucket in self.buckets.all}
         self._batch = Batch(self.max_requests, length, max_blocks, block_size)
         self._step = step_in_mode(self.direct, len(self.buckets.all))
+        self._flight: Flight | None = None
         self._previous = torch.zeros(self.max_requests, dtype=torch.int32).to(device)
         self._layers: dict[str, Attention] = {}
 
@@ -66,6 +69,14 @@ class ModelRunner:
         _move(self.model, self.device)
         for layer in self._layers.values():
             layer.impl.to(self.device)
+        self._sampler = StepSampler(
+            self.config.model_config,
+            self.max_requests,
+            self.device,
+            "direct" if self.direct else "compile",
+            self.buckets.all,
+            self.model.compute_logits,
+        )
         sync()
         logger.info("moved the model to %s; loading took %.1f s", self.device, time.perf_counter() - started)
 
@@ -114,19 +125,26 @@ class ModelRunner:
     def run_largest_step(self) -> None:
         """Runs the largest step, over caches of one block, so that the device's peak use of memory includes it."""
         self._bind(self.config.model_config.dtype, dict.fromkeys(self.kv_cache_spec(), 1))
-        self._launch_empty(self.buckets.all[-1])
+        for logprobs in (False, True):
+            hidden = self._launch_empty(self.buckets.all[-1], Variant(Level.ADJUSTED, logprobs))
+        self._sampler.warm_up_prompts(hidden)
         for layer in self._layers.values():
             layer.kv_cache = [torch.tensor([])]
         torch._dynamo.reset()
 
     def warm_up(self) -> None:
-        """Compiles the step of every bucket, before the first request."""
+        """Compiles the step of every bucket with all that samples, before the first request."""
         number, before, started = len(self.buckets.all), compilations(), time.perf_counter()
         for index, bucket in enumerate(self.buckets.all, 1):
             begun = time.perf_counter()
-            self._launch_empty(bucket)
+            # Buckets with as many requests share the graphs that sample.
+            first = all(other.requests != bucket.requests for other in self.buckets.all[: index - 1])
+            for variant in VARIANTS if first else [LIKELIEST]:
+                hidden = self._launch_empty(bucket, variant)
+            self._sampler.warm_up_prompts(hidden)
             took = time.perf_counter() - begun
             logger.info("step %d of %d: %d tokens, %d requests: %.1f s", index, number, *bucket, took)
+        self._sampler.warm_up()
         took = time.perf_counter() - started
         logger.info("%d graphs compiled in %.1f s", compilations() - before, took)
 
@@ -144,25 +162,38 @@ class ModelRunner:
             The step, to be read; if nothing is scheduled, an empty output.
         """
         self._batch.update(scheduled)
+        self._sampler.update(scheduled)
         if not scheduled.total_num_scheduled_tokens:
             return EMPTY_MODEL_RUNNER_OUTPUT
         bucket = self.buckets.fitting(scheduled.total_num_scheduled_tokens)
         plan = self._batch.plan(scheduled.num_scheduled_tokens, bucket, self._layouts[bucket])
-        tokens = self._launch(bucket, plan.packed)
+        if self._flight and self._sampler.waits_for_tokens(plan.ids):
+            self._flight.read()
+        sampled, hidden = self._launch(bucket, plan.packed, self._sampler.prepare(plan, bucket, scheduled))
         self._batch.launched(plan)
-        return Flight(plan, tokens, self._batch)
+        prompts = self._sampler.prompt_logprobs(plan, list(scheduled.num_scheduled_tokens.values()), hidden)
+        self._flight = Flight(plan, sampled, prompts, [self._batch.has_read, self._sampler.has_read])
+        return self._flight
 
-    def _launch_empty(self, bucket: Bucket) -> None:
+    def _launch_empty(self, bucket: Bucket, variant: Variant = LIKELIEST) -> torch.Tensor:
         packed, _ = self._layouts[bucket].empty()
-        self._launch(bucket, packed).cpu()
+        sampled, hidden = self._launch(bucket, packed, self._sampler.blank(bucket, variant))
+        sampled.tokens.cpu()
+        return hidden
 
-    def _launch(self, bucket: Bucket, packed: torch.Tensor) -> torch.Tensor:
+    def _launch(self, bucket: Bucket, packed: torch.Tensor, prepared: Prepared) -> tuple[Sampled, torch.Tensor]:
         with torch.no_grad():
             layout, layers = self._layouts[bucket], self._layers
-            self._previous = self._step(self.model, layers, layout, packed.to(self.device), self._previous)
-            if self.direct:
-                torch_xla.sync()
-        return self._previous
+            likeliest, logits, hidden = self._step(self.model, layers, layout, packed.to(self.device), self._previous)
+            self._end_graph()
+            sampled = self._sampler.run(prepared, likeliest, logits)
+            self._end_graph()
+            self._previous = sampled.tokens
+        return sampled, hidden
+
+    def _end_graph(self) -> None:
+        if self.direct:
+            torch_xla.sync()
 
 
 def _move(model: torch.nn.Module, device: torch.device) -> None:

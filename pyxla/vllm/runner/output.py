@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import torch
-from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
+import threading
+from collections.abc import Callable, Sequence
 
-from pyxla.vllm.runner.batch import Batch, Plan
+import numpy as np
+from vllm.v1.outputs import AsyncModelRunnerOutput, LogprobsLists, LogprobsTensors, ModelRunnerOutput
+
+from pyxla.vllm.runner.batch import Plan
+from pyxla.vllm.sampling import Logprobs, Sampled
 
 
 class Flight(AsyncModelRunnerOutput):
@@ -13,24 +17,41 @@ class Flight(AsyncModelRunnerOutput):
 
     Args:
         plan: the step.
-        tokens: [max_requests], on the device; what it generates.
-        batch: gets the tokens.
+        sampled: its tokens, [max_requests], and log probabilities, on the device.
+        prompts: log probabilities of the prompts that end in the step.
+        readers: each is called once, with the plan and the tokens of its requests.
     """
 
-    def __init__(self, plan: Plan, tokens: torch.Tensor, batch: Batch):
-        self._plan, self._tokens, self._batch = plan, tokens, batch
+    def __init__(
+        self,
+        plan: Plan,
+        sampled: Sampled,
+        prompts: dict[str, Logprobs],
+        readers: Sequence[Callable[[Plan, np.ndarray], None]],
+    ):
+        self._plan, self._sampled, self._prompts, self._readers = plan, sampled, prompts, readers
+        self._lock = threading.Lock()
+        self._tokens: np.ndarray | None = None
+
+    def read(self) -> np.ndarray:
+        """Waits for the step; returns the tokens of its requests."""
+        with self._lock:
+            if self._tokens is None:
+                self._tokens = self._sampled.tokens.cpu().numpy()[: len(self._plan.ids)]
+                for reader in self._readers:
+                    reader(self._plan, self._tokens)
+            return self._tokens
 
     def get_output(self) -> ModelRunnerOutput:
         """Waits for the step."""
-        plan = self._plan
-        tokens = self._tokens.cpu().numpy()[: len(plan.ids)]
-        self._batch.has_read(plan, tokens)
+        plan, tokens = self._plan, self.read()
         generated = zip(tokens.tolist(), plan.samples.tolist(), strict=True)
+        logprobs = self._sampled.logprobs
         return ModelRunnerOutput(
             req_ids=plan.ids,
             req_id_to_index={request: index for index, request in enumerate(plan.ids)},
             sampled_token_ids=[[token] if samples else [] for token, samples in generated],
-            logprobs=None,
-            prompt_logprobs_dict={},
+            logprobs=logprobs and LogprobsLists(*(part.cpu()[: len(plan.ids)].tolist() for part in logprobs)),
+            prompt_logprobs_dict={name: LogprobsTensors(*scored) for name, scored in self._prompts.items()},
             pooler_output=[],
         )

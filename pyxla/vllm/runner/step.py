@@ -1,20 +1,34 @@
-"""The graph of a step: from the packed inputs to the next token of each request, the caches updated in place."""
+"""The graph of a step: from the packed inputs to each request's logits and likeliest token, caches updated in place."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from vllm.forward_context import ForwardContext, override_forward_context
 
 from pyxla.nn import in_mode
 from pyxla.vllm.runner.inputs import Layout
-from pyxla.vllm.runner.sampler import next_tokens
+
+
+class Computed(NamedTuple):
+    """What a step computes.
+
+    Attributes:
+        likeliest: [max_requests], int32; the likeliest next token of each of the step's requests, then padding.
+        logits: [requests, vocabulary].
+        hidden: [tokens, hidden size].
+    """
+
+    likeliest: torch.Tensor
+    logits: torch.Tensor
+    hidden: torch.Tensor
 
 
 def step(
     model: torch.nn.Module, layers: dict, layout: Layout, packed: torch.Tensor, previous: torch.Tensor
-) -> torch.Tensor:
+) -> Computed:
     """Computes a step.
 
     Args:
@@ -25,18 +39,19 @@ def step(
         previous: [max_requests], int32; the result of the step before.
 
     Returns:
-        [max_requests], int32; the next token of each of the step's requests, then padding.
+        The likeliest tokens, logits and hidden states.
     """
     tokens, positions, metadata = layout.unpack(packed)
     tokens = torch.where(tokens < 0, previous[(-1 - tokens).clamp(min=0)], tokens)
     with override_forward_context(ForwardContext(layers, metadata, 0)):
         hidden = model(input_ids=tokens, positions=positions)
     last = (metadata.query_start_loc[1:] - 1).clamp(min=0)
-    new = next_tokens(model.compute_logits(hidden[last]))
-    return torch.nn.functional.pad(new, (0, len(previous) - len(new)))
+    logits = model.compute_logits(hidden[last])
+    likeliest = logits.argmax(dim=-1).to(torch.int32)
+    return Computed(torch.nn.functional.pad(likeliest, (0, len(previous) - len(likeliest))), logits, hidden)
 
 
-def step_in_mode(direct: bool, buckets: int) -> Callable[..., torch.Tensor]:
+def step_in_mode(direct: bool, buckets: int) -> Callable[..., Computed]:
     """The step, traced in each call, or compiled once for each bucket.
 
     Args:
