@@ -140,6 +140,30 @@ def test_tokens_that_are_not_allowed(llm):
     assert A not in found[2]
 
 
+def test_bad_words_of_two_tokens(llm):
+    """The second one is forbidden only after the first, which the host must have read."""
+    words = [llm.get_tokenizer().decode([A, A])]
+    (found,) = tokens_of(ask(llm, PROMPTS[:1], [{"logit_bias": {A: 1000.0, A + 1: 900.0}, "bad_words": words}]))
+    assert found == [A, A + 1] * (COUNT // 2)
+
+
+def test_each_draw_has_its_own_random_numbers(llm):
+    """Nearly all tokens are as likely, so only the random numbers tell one draw from the next."""
+    requests = [{"temperature": 1000.0, "seed": seed} for seed in (1, 2)]
+    one, other = tokens_of(ask(llm, PROMPTS[:2], requests))
+    assert len(set(one)) > COUNT // 2 and len(set(other)) > COUNT // 2 and one != other
+
+
+def test_min_tokens(llm):
+    """Every token would stop the request, but not before the third one."""
+    stops = {"stop_token_ids": list(range(288))}
+    lengths = [len(tokens) for tokens in tokens_of(ask(llm, PROMPTS[:2], [stops, stops | {"logit_bias": {A: 50.0}}]))]
+    assert lengths == [1, 1]
+    allowed = {"stop_token_ids": [A], "logit_bias": {A: 1000.0}, "min_tokens": 3}
+    (found,) = tokens_of(ask(llm, PROMPTS[:1], [allowed]))
+    assert len(found) == 4 and A not in found[:3] and found[3] == A
+
+
 def test_a_grammar(llm):
     """A digit, then only what a regular expression takes; with async scheduling it is refused."""
     from vllm.sampling_params import StructuredOutputsParams
