@@ -14,3 +14,19 @@ def folder_of(tmp_path_factory):
         return made[name]
 
     return find
+
+
+@pytest.fixture
+def preempted(monkeypatch):
+    """The requests that the scheduler has preempted."""
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.request import RequestStatus
+
+    found, free = [], KVCacheManager.free
+
+    def watched(self, request):
+        found.extend([request.request_id] * (request.status == RequestStatus.RUNNING))
+        free(self, request)
+
+    monkeypatch.setattr(KVCacheManager, "free", watched)
+    return found

@@ -19,6 +19,8 @@ MARKS = [
     ),
     pytest.mark.filterwarnings("ignore"),
 ]
+# Options with which a step is launched before the tokens of the last one are read.
+AHEAD = {"async_scheduling": True, "distributed_executor_backend": "uni"}
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",

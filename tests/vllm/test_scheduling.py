@@ -6,7 +6,7 @@ import pytest
 
 import pyxla
 from pyxla.vllm.runner.batch import Batch
-from tests.vllm.engine import BLOCK_BYTES, MARKS, MODES, engine, generate, prompts_of, runner_of, scheduler_of
+from tests.vllm.engine import AHEAD, BLOCK_BYTES, MARKS, MODES, engine, generate, prompts_of, runner_of, scheduler_of
 from tests.vllm.models import greedy
 
 pytestmark = MARKS
@@ -14,28 +14,12 @@ COUNT = 30
 LENGTHS = (100, 3, 64, 90, 17, 33, 80, 1, 48, 70)
 
 
-@pytest.fixture
-def preempted(monkeypatch):
-    """The requests that the scheduler has preempted."""
-    from vllm.v1.core.kv_cache_manager import KVCacheManager
-    from vllm.v1.request import RequestStatus
-
-    found, free = [], KVCacheManager.free
-
-    def watched(self, request):
-        found.extend([request.request_id] * (request.status == RequestStatus.RUNNING))
-        free(self, request)
-
-    monkeypatch.setattr(KVCacheManager, "free", watched)
-    return found
-
-
 @pytest.mark.parametrize("ahead", [False, True], ids=["", "ahead"])
 @pytest.mark.parametrize("mode", MODES)
 def test_few_blocks_change_no_token(folder_of, monkeypatch, preempted, mode, ahead):
     """Requests of 130 tokens in 20 blocks of 16: some are preempted, and find blocks of their prompts again."""
     folder, prompts = folder_of("llama"), prompts_of(*LENGTHS)
-    options = {"async_scheduling": True, "distributed_executor_backend": "uni"} if ahead else {}
+    options = AHEAD if ahead else {}
     llm = engine(folder, mode, max_num_seqs=8, kv_cache_memory_bytes=20 * BLOCK_BYTES, **options)
     fed = steps_that_feed_themselves(monkeypatch, runner_of(llm), delay=0.01)
     hits = []

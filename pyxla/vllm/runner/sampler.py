@@ -67,16 +67,16 @@ class StepSampler:
         self._sampler = Sampler(vocab_size, max_requests, device, model.seed or 0, mode)
         self._device, self._max_requests = device, max_requests
         self._requests: dict[str, _Request] = {}
-        # Of the sampler, which has a slot for each request of a step; a request that is preempted loses it to another.
+        # They have a slot of the sampler. There is one for each request of a step: who waits may lose it to another.
         self._held: set[str] = set()
         if mode == "compile":
             # torch.compile counts the graphs of all variants together.
             torch._dynamo.config.recompile_limit += len(VARIANTS) * len(buckets)
             torch._dynamo.config.accumulated_recompile_limit += len(VARIANTS) * len(buckets)
-        logprobs_mode = model.logprobs_mode
-        self._prompts = PromptLogprobs(compute_logits, num_logprobs, logprobs_mode=logprobs_mode, mode=mode)
+        self._prompts = PromptLogprobs(compute_logits, num_logprobs, logprobs_mode=model.logprobs_mode, mode=mode)
         self._graphs = {
-            variant: in_mode(_graph(variant, max_requests, num_logprobs, logprobs_mode), mode) for variant in VARIANTS
+            variant: in_mode(_graph(variant, max_requests, num_logprobs, model.logprobs_mode), mode)
+            for variant in VARIANTS
         }
 
     def update(self, scheduled: SchedulerOutput) -> None:
