@@ -6,7 +6,7 @@ import torch
 from vllm.attention.backends.abstract import AttentionBackend, AttentionImpl, AttentionType
 
 from pyxla.nn import AttentionMetadata
-from pyxla.vllm.refusal import refuse_unless
+from pyxla.vllm.refusal import FLOAT8, refuse_unless
 
 
 class XlaAttentionBackend(AttentionBackend):
@@ -72,11 +72,20 @@ class XlaAttentionImpl(AttentionImpl):
         self.soft_cap = logits_soft_cap or None
         self.alibi_slopes = None if alibi_slopes is None else torch.tensor(alibi_slopes, dtype=torch.float32)
         self.sinks = sinks
+        self.kv_scales: torch.Tensor | None = None
         self.writes_cache = kv_sharing_target_layer_name is None
 
-    def to(self, device: torch.device) -> None:
-        """Moves what is no parameter of the model, as the ops want it."""
-        for name in ("alibi_slopes", "sinks"):
+    def to(self, device: torch.device, owner: torch.nn.Module) -> None:
+        """Moves what is no parameter of the model, as the ops want it.
+
+        Args:
+            device: the XLA device.
+            owner: the layer that writes the cache, with the scales of a float8 cache.
+        """
+        if owner.kv_cache_dtype in FLOAT8:
+            scales = torch.tensor([[owner._k_scale_float], [owner._v_scale_float]])
+            self.kv_scales = scales.expand(2, self.num_kv_heads).contiguous()
+        for name in ("alibi_slopes", "sinks", "kv_scales"):
             tensor = getattr(self, name)
             if tensor is not None:
                 setattr(self, name, tensor.detach().to(device, torch.float32))
@@ -97,7 +106,7 @@ class XlaAttentionImpl(AttentionImpl):
         tokens = query.shape[0]
         if self.writes_cache:
             key, value = (t.view(tokens, self.num_kv_heads, self.head_size) for t in (key, value))
-            torch.ops.xla_gpu.reshape_and_cache(key, value, kv_cache, attn_metadata.slot_mapping)
+            torch.ops.xla_gpu.reshape_and_cache(key, value, kv_cache, attn_metadata.slot_mapping, self.kv_scales)
         out = torch.ops.xla_gpu.paged_attention(
             query.view(tokens, self.num_heads, self.head_size),
             kv_cache,
@@ -110,5 +119,6 @@ class XlaAttentionImpl(AttentionImpl):
             self.soft_cap,
             self.alibi_slopes,
             self.sinks,
+            self.kv_scales,
         )
         return out.view(query.shape)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from vllm.sampling_params import SamplingParams
 
 check = Check("vllm")
+# vLLM's names of a float8_e4m3fn cache.
+FLOAT8 = ("fp8", "fp8_e4m3")
 # How the configurations of transformers call the number of experts.
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
@@ -49,7 +51,10 @@ def check_config(config: VllmConfig) -> None:
     refuse_unless(config.lora_config is None, "LoRA", "none", "adapters", "merge the adapter into the model's weights")
     refuse_unless(config.speculative_config is None, "speculative decoding", "none", "a draft")
     refuse_unless(config.kv_transfer_config is None, "KV transfer", "none", "a connector")
-    refuse_unless(cache.cache_dtype == "auto", "kv_cache_dtype", "auto, the model's", cache.cache_dtype)
+    caches = ("auto", *FLOAT8)
+    refuse_unless(cache.cache_dtype in caches, "kv_cache_dtype", "auto, fp8 or fp8_e4m3", cache.cache_dtype)
+    hint = "the scales are the checkpoint's, or 1"
+    refuse_unless(not cache.calculate_kv_scales, "calculate_kv_scales", "False", "True", hint)
     refuse_unless(cache.block_size <= 256, "block_size", "at most 256", cache.block_size)
     if model is not None:
         for what, expected, got, hint in _absent(model):
@@ -69,7 +74,7 @@ def _absent(model: Any) -> Iterator[tuple[str, object, object, str | None]]:
         yield "model", "attention in every layer", f"{architecture}, with layers that keep another state", None
     if model.use_mla:
         yield "attention", "keys and values in heads", f"{architecture}, latent attention (MLA)", None
-    if model.quantization is not None:
+    if model.quantization is not None and not _quantises_the_cache_alone(model):
         yield "quantization", "weights that are not quantised", model.quantization, "serve the checkpoint in bfloat16"
     if any(getattr(model.hf_text_config, name, 0) for name in _EXPERTS):
         yield "model", "dense layers", f"{architecture}, a mixture of experts", None
@@ -79,6 +84,13 @@ def _absent(model: Any) -> Iterator[tuple[str, object, object, str | None]]:
         yield "enable_sleep_mode", "False", "True", None
     if model.logits_processors:
         yield "logits_processors", "none", "custom ones", None
+
+
+def _quantises_the_cache_alone(model: Any) -> bool:
+    """Whether a checkpoint of compressed-tensors has scales of keys and values, and weights as they were."""
+    config = getattr(model.hf_config, "quantization_config", None) or {}
+    weights = any(config.get(name) for name in ("config_groups", "sparsity_config", "transform_config"))
+    return model.quantization == "compressed-tensors" and not weights
 
 
 def check_request(params: SamplingParams, config: VllmConfig) -> None:

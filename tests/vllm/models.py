@@ -127,8 +127,15 @@ def _tokenizer():
     return fast
 
 
-def greedy(folder: Path, prompts: list[list[int]], count: int) -> list[list[int]]:
-    """The likeliest tokens after each prompt, by transformers in float32."""
+def greedy(folder: Path, prompts: list[list[int]], count: int, cache=None) -> list[list[int]]:
+    """The likeliest tokens after each prompt, by transformers in float32.
+
+    Args:
+        folder: of the model.
+        prompts: the prompts.
+        count: of the tokens.
+        cache: a class of transformers' caches; None: its own choice.
+    """
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -144,6 +151,7 @@ def greedy(folder: Path, prompts: list[list[int]], count: int) -> list[list[int]
             do_sample=False,
             eos_token_id=None,
             pad_token_id=PAD,
+            past_key_values=cache and cache(),
         )
         found.append(tokens[0, len(prompt) :].tolist())
     return found

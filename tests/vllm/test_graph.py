@@ -11,9 +11,9 @@ from tests.vllm.engine import MARKS, MODES, engine, runner_of
 pytestmark = MARKS
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_step_is_one_graph_without_a_copy_of_a_cache(folder_of, mode):
-    runner = runner_of(engine(folder_of("llama3_rope"), mode))
+@pytest.mark.parametrize(("mode", "cache"), [("compiled", "auto"), ("direct", "auto"), ("compiled", "fp8")])
+def test_a_step_is_one_graph_without_a_copy_of_a_cache(folder_of, mode, cache):
+    runner = runner_of(engine(folder_of("llama3_rope"), mode, kv_cache_dtype=cache))
     with pyxla.inspecting() as seen:
         runner.run_smallest_step()
     (module,) = seen.modules

@@ -6,6 +6,8 @@ import pyxla
 from tests.vllm.engine import MARKS, engine
 
 pytestmark = MARKS
+# Quantised weights, in the form of compressed-tensors.
+WEIGHTS = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}
 
 
 def config(folder, **options):
@@ -27,7 +29,8 @@ def config(folder, **options):
             {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}},
             "speculative decoding: expected none, got a draft",
         ),
-        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype: expected auto, the model's, got fp8"),
+        ({"kv_cache_dtype": "fp8_e5m2"}, "kv_cache_dtype: expected auto, fp8 or fp8_e4m3, got fp8_e5m2"),
+        ({"calculate_kv_scales": True}, "calculate_kv_scales: expected False, got True"),
         ({"block_size": 512}, "block_size: expected at most 256, got 512"),
         ({"runner": "pooling"}, "runner: expected generate, got pooling"),
         ({"enable_prompt_embeds": True}, "enable_prompt_embeds: expected False, got True"),
@@ -50,6 +53,10 @@ def test_a_way_to_serve(folder_of, options, expected):
         (
             {"quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic"}},
             "quantization: expected weights that are not quantised, got fp8",
+        ),
+        (
+            {"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {"group_0": WEIGHTS}}},
+            "quantization: expected weights that are not quantised, got compressed-tensors",
         ),
         (
             {"architectures": ["Mamba2ForCausalLM"], "model_type": "mamba2", "num_heads": 8, "head_dim": 16},

@@ -16,7 +16,7 @@ from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 
 from pyxla.hlo.dump import compilations
 from pyxla.sync import sync
-from pyxla.vllm.refusal import refuse_unless
+from pyxla.vllm.refusal import FLOAT8, refuse_unless
 from pyxla.vllm.runner.batch import Batch
 from pyxla.vllm.runner.buckets import Bucket, Buckets
 from pyxla.vllm.runner.inputs import Layout
@@ -68,7 +68,7 @@ class ModelRunner:
         self._layers = get_layers_from_vllm_config(self.config, Attention)
         _move(self.model, self.device)
         for layer in self._layers.values():
-            layer.impl.to(self.device)
+            layer.impl.to(self.device, self._layers.get(layer.kv_sharing_target_layer_name, layer))
         self._sampler = StepSampler(
             self.config.model_config,
             self.max_requests,
@@ -82,7 +82,7 @@ class ModelRunner:
 
     def kv_cache_spec(self) -> dict[str, KVCacheSpec]:
         """What each layer's cache is like; layers that share another one's have none."""
-        block_size, dtype = self.config.cache_config.block_size, self.config.model_config.dtype
+        block_size, dtype = self.config.cache_config.block_size, self._cache_dtype
         specs: dict[str, KVCacheSpec] = {}
         for name, layer in self._layers.items():
             if layer.kv_sharing_target_layer_name is not None:
@@ -94,6 +94,11 @@ class ModelRunner:
                 FullAttentionSpec(**shape) if window is None else SlidingWindowSpec(**shape, sliding_window=window)
             )
         return specs
+
+    @property
+    def _cache_dtype(self) -> torch.dtype:
+        float8 = self.config.cache_config.cache_dtype in FLOAT8
+        return torch.float8_e4m3fn if float8 else self.config.model_config.dtype
 
     def make_caches(self, config: KVCacheConfig) -> None:
         """Makes the caches and gives them to the layers."""
@@ -124,7 +129,7 @@ class ModelRunner:
 
     def run_largest_step(self) -> None:
         """Runs the largest step, over caches of one block, so that the device's peak use of memory includes it."""
-        self._bind(self.config.model_config.dtype, dict.fromkeys(self.kv_cache_spec(), 1))
+        self._bind(self._cache_dtype, dict.fromkeys(self.kv_cache_spec(), 1))
         for logprobs in (False, True):
             hidden = self._launch_empty(self.buckets.all[-1], Variant(Level.ADJUSTED, logprobs))
         self._sampler.warm_up_prompts(hidden)
