@@ -37,7 +37,7 @@ REPORT_S = 30
 WARNING = re.compile(rb"(\x1b\[[\d;]*m)*WARNING: ")  # a line of pip's
 # These would install elsewhere or change which versions are installed; the other PIP_* (mirrors, proxies) are kept.
 DROPPED = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_PYTHON", "PIP_CONSTRAINT")
-# The set that has it builds it from its source distribution, without CUDA code.
+# Sets with its name build it from its source distribution, without CUDA code.
 FROM_SOURCE = "vllm"
 BY_HASH = ("--require-hashes", "--no-deps", "--only-binary=:all:")
 # Compiles every n-th file of a folder to bytecode. Some packages contain files that today's Python cannot compile.
@@ -181,7 +181,7 @@ class SetUp:
             options += ["--cache-dir", str(own_cache)]
         options += ["--python", self.python]
         locks, source = self.locks, None
-        if self.wheels == FROM_SOURCE:
+        if self.wheels.startswith(FROM_SOURCE):
             entry = locked(FROM_SOURCE, self.locks[0])
             source, others = (self.folder / f"{name}.txt" for name in (FROM_SOURCE, "wheels"))
             source.write_text(entry)

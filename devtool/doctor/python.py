@@ -45,14 +45,15 @@ def wheels(requirements: Path) -> str:
 
 
 def wheel_set() -> str:
-    """The locked set that is installed: "vllm", or "cpu" or "cuda13", with "-torch2.8" after it for that release."""
+    """The locked set that is installed: the name of one of requirements/*.txt."""
     stamp = Path(sys.prefix, "stamp")  # bin/devtool names the set in its first line
     if stamp.is_file():
         return stamp.read_text().partition("\n")[0].rpartition(" ")[2]
+    cuda = version_of("cupy-cuda13x") is not None
     if version_of("vllm"):
-        return "vllm"
+        return "vllm-cuda13" if cuda else "vllm"
     release = "-torch2.8" if (version_of("torch") or "").startswith("2.8.") else ""
-    return ("cuda13" if version_of("cupy-cuda13x") else "cpu") + release
+    return ("cuda13" if cuda else "cpu") + release
 
 
 def version_of(package: str) -> str | None:
@@ -82,8 +83,8 @@ def install_command(chosen: str) -> str:
     """The command that installs the locked packages; bin/devtool notices a changed lock, but not a changed .venv."""
     if os.environ.get("PYXLA_NIX_SHELL") == "1":
         return "leave this shell, then bin/devtool nix develop"
-    if chosen == "vllm":
-        return "echo -n > .venv/stamp; PYXLA_SET=vllm bin/devtool --help"
+    if chosen.startswith("vllm"):
+        return f"echo -n > .venv/stamp; PYXLA_SET={chosen} bin/devtool --help"
     locks = f"-r requirements/{chosen}.txt -r requirements/dev.txt"
     return f".venv/bin/python -m pip install --require-hashes --no-deps {locks}"
 

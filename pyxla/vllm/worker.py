@@ -12,6 +12,7 @@ from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
 from vllm.v1.utils import report_usage_stats
 from vllm.v1.worker.worker_base import WorkerBase
 
+from pyxla.vllm.graph_cache import keep_graphs
 from pyxla.vllm.memory import bytes_for_caches, limit_memory
 from pyxla.vllm.refusal import refuse_unless
 
@@ -26,6 +27,7 @@ class XlaWorker(WorkerBase):
     def init_device(self) -> None:
         """Starts XLA and makes the runner."""
         limit_memory(self.cache_config)
+        keep_graphs(self.vllm_config.parallel_config.data_parallel_rank)
         import torch_xla
 
         # Found here, before a model is loaded in vain. A folder named pyxla in the working directory hides the package.

@@ -151,7 +151,7 @@ class ModelRunner:
             logger.info("step %d of %d: %d tokens, %d requests: %.1f s", index, number, *bucket, took)
         self._sampler.warm_up()
         took = time.perf_counter() - started
-        logger.info("%d graphs compiled in %.1f s", compilations() - before, took)
+        logger.info("%d graphs compiled, all ready in %.1f s", compilations() - before, took)
 
     def run_smallest_step(self) -> None:
         """Runs a step without requests."""

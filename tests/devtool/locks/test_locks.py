@@ -15,9 +15,9 @@ from tests.conftest import ROOT
 
 SETS = ["cpu", "cpu-torch2.8", "cuda13", "cuda13-torch2.8", "dev"]
 # Locked for pip alone.
-WITHOUT_NIX = {"vllm"}
+WITHOUT_NIX = {"vllm", "vllm-cuda13"}
 # Lists that others include.
-PARTS = {"base", "cuda"}
+PARTS = {"base", "cuda", "vllm-build"}
 PYTHONS = ["3.11", "3.12"]
 MACHINES = ["aarch64", "x86_64"]
 each_environment = pytest.mark.parametrize(

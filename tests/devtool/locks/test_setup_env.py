@@ -356,27 +356,29 @@ def test_no_python_lists_all_that_were_tried(tree, tmp_path):
 def test_unknown_set_is_misuse(tree):
     status, _, errors = tree.devtool(PYXLA_SET="rocm")
     assert status == 2
-    assert "expected PYXLA_SET=cpu, cuda13 or vllm, got 'rocm'" in errors and "hint:" in errors
+    assert "expected PYXLA_SET=cpu, cuda13, vllm or vllm-cuda13, got 'rocm'" in errors and "hint:" in errors
 
 
-def test_set_vllm_is_for_torch_2_8(tree):
-    status, _, errors = tree.devtool(PYXLA_SET="vllm", PYXLA_TORCH="2.9")
+@pytest.mark.parametrize("name", ["vllm", "vllm-cuda13"])
+def test_sets_with_vllm_are_for_torch_2_8(tree, name):
+    status, _, errors = tree.devtool(PYXLA_SET=name, PYXLA_TORCH="2.9")
     assert status == 2
-    assert "expected PYXLA_TORCH=2.8 with PYXLA_SET=vllm, got '2.9'" in errors and "hint: unset PYXLA_TORCH" in errors
+    assert f"expected PYXLA_TORCH=2.8 with PYXLA_SET={name}, got '2.9'" in errors
+    assert "hint: unset PYXLA_TORCH" in errors
 
 
-def test_set_vllm_builds_its_package_from_source(tree):
+def test_a_set_with_vllm_builds_it_from_source(tree):
     """Without CUDA code, with the packages that are installed by then; the index has a wheel of it too."""
     wheel = write_wheel(tree.wheels, "vllm", "1.0")
     digest = re.search(r"--hash=\S+", wheel)[0]
     source = write_sdist(tree.wheels, "vllm", "1.0", "VLLM_TARGET_DEVICE")
     built = source.replace("    --hash", f"    {digest} \\\n    --hash")
-    tree.lock("vllm", write_wheel(tree.wheels, "tiny", "1.0"), built)
-    seen, errors = tree.works(PYXLA_SET="vllm")
+    tree.lock("vllm-cuda13", write_wheel(tree.wheels, "tiny", "1.0"), built)
+    seen, errors = tree.works(PYXLA_SET="vllm-cuda13")
     assert seen["installed"].items() >= {"tiny": "1.0", "vllm": "1.0+empty"}.items(), errors
-    assert tree.works(PYXLA_SET="vllm", PYXLA_PYTHON="/nonexistent")[1] == ""
-    tree.lock("vllm", write_wheel(tree.wheels, "tiny", "2.0"), built)
-    seen, _ = tree.works(PYXLA_SET="vllm")
+    assert tree.works(PYXLA_SET="vllm-cuda13", PYXLA_PYTHON="/nonexistent")[1] == ""
+    tree.lock("vllm-cuda13", write_wheel(tree.wheels, "tiny", "2.0"), built)
+    seen, _ = tree.works(PYXLA_SET="vllm-cuda13")
     assert seen["installed"].items() >= {"tiny": "2.0", "vllm": "1.0+empty"}.items()
     # Another set has no use for it.
     assert "vllm" not in tree.works(PYXLA_SET="cpu")[0]["installed"]

@@ -173,7 +173,10 @@ def test_locks_are_hashed_and_name_no_host():
         assert not re.search(r"://|--(extra-)?index|--find-links|^/", text, re.MULTILINE), lock.name
 
 
-@pytest.mark.parametrize("sets", [("cpu", "cuda13", "dev"), ("cpu-torch2.8", "cuda13-torch2.8", "vllm", "dev")])
+@pytest.mark.parametrize(
+    "sets",
+    [("cpu", "cuda13", "dev"), ("cpu-torch2.8", "cuda13-torch2.8", "vllm", "vllm-cuda13", "dev")],
+)
 def test_locks_agree_where_they_overlap(sets):
     pins: dict[str, dict[str, str]] = {}
     for name in sets:
@@ -182,9 +185,9 @@ def test_locks_agree_where_they_overlap(sets):
     assert {package: found for package, found in pins.items() if len(set(found.values())) > 1} == {}
 
 
-@pytest.mark.parametrize("release", ["", "-torch2.8"])
-def test_cuda_lock_gives_each_shared_file_one_owner(release):
+@pytest.mark.parametrize("name", ["cuda13", "cuda13-torch2.8", "vllm-cuda13"])
+def test_cuda_lock_gives_each_shared_file_one_owner(name):
     """Both wheels of a pair contain libcudnn.so.9 or libnccl.so.2, and the one installed last would win."""
-    lock = (ROOT / f"requirements/cuda13{release}.txt").read_text()
+    lock = (ROOT / f"requirements/{name}.txt").read_text()
     for library in ("cudnn", "nccl"):
         assert re.findall(rf"^nvidia-{library}-\w+==", lock, re.MULTILINE) == [f"nvidia-{library}-cu13=="]

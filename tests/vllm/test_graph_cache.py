@@ -1,0 +1,48 @@
+"""A server that starts again finds its graphs in files."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.vllm.engine import MARKS
+
+pytestmark = MARKS
+CODE = """
+import json, sys
+from pathlib import Path
+from pyxla.testing import compilations
+from tests.vllm.engine import engine, generate, prompts_of
+tokens = generate(engine(Path(sys.argv[1]), "compiled"), prompts_of(5, 40), 8)
+print(json.dumps([compilations(), tokens]))
+"""
+
+
+def start(folder, cache, **variables) -> list:
+    """How many graphs a fresh process compiles, and its tokens."""
+    env = os.environ | {"PYTHONPATH": str(ROOT), "VLLM_XLA_CACHE_PATH": str(cache)} | variables
+    command = [sys.executable, "-P", "-c", CODE, str(folder)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.skipif(
+    os.environ.get("PJRT_DEVICE") != "CUDA", reason="needs a GPU: devtool test -- tests/vllm --device cuda"
+)
+def test_second_start_compiles_nothing(folder_of, tmp_path):
+    folder = folder_of("llama")
+    graphs, tokens = start(folder, tmp_path)
+    # Three buckets, one of them with graphs that sample.
+    assert graphs > 3
+    assert start(folder, tmp_path) == [0, tokens]
+    assert start(folder, tmp_path, VLLM_DISABLE_COMPILE_CACHE="1") == [graphs, tokens]
+
+
+@pytest.mark.skipif(os.environ.get("PJRT_DEVICE") == "CUDA", reason="XLA:CPU alone cannot read graphs back")
+def test_nothing_is_kept_on_the_cpu(folder_of, tmp_path):
+    start(folder_of("llama"), tmp_path / "cache")
+    assert not list((tmp_path / "cache").rglob("*"))
