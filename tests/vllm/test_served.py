@@ -1,53 +1,26 @@
-"""vLLM's server in processes of its own, as a user starts it, asked through the client of OpenAI."""
-
-import os
-import socket
-import subprocess
-import sys
-import time
+"""vLLM's server, asked through the client of OpenAI."""
 
 import pytest
 
-from tests.vllm.engine import ENVIRONMENT, MARKS, prompts_of
-from tests.vllm.models import LONGEST, greedy
+from tests.vllm.engine import MARKS, prompts_of
+from tests.vllm.models import greedy
+from tests.vllm.server import serving
 
 pytestmark = MARKS
 COUNT = 10
-START_S = 120
 
 
 @pytest.fixture(scope="module")
 def client(folder_of, tmp_path_factory):
     """A client of a server that launches each step before it reads the last: its worker is a third process."""
-    import httpx
     import openai
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = f"-P -m vllm.entrypoints.cli.main serve {folder_of('llama')} --served-model-name tiny"
-    command += f" --dtype float32 --max-model-len {LONGEST} --max-num-seqs 4 --max-num-batched-tokens 32"
-    command += f" --kv-cache-memory-bytes 4000000 --async-scheduling --host 127.0.0.1 --port {port}"
-    variables = ENVIRONMENT | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
     log = tmp_path_factory.mktemp("server") / "log"
-    with log.open("w") as output:
-        server = subprocess.Popen(
-            [sys.executable, *command.split()], env=os.environ | variables, stdout=output, stderr=output
-        )
-    try:
-        until = time.monotonic() + START_S
-        while True:
-            assert server.poll() is None and time.monotonic() < until, log.read_text()
-            try:
-                httpx.get(f"http://127.0.0.1:{port}/health").raise_for_status()
-                break
-            except httpx.HTTPError:
-                time.sleep(0.2)
-        with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as made:
-            yield made
-    finally:
-        server.terminate()
-        server.wait(30)
+    with (
+        serving(folder_of("llama"), log, "--async-scheduling") as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made,
+    ):
+        yield made
 
 
 def test_completions_of_several_prompts(client, folder_of):
