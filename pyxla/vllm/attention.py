@@ -107,8 +107,13 @@ class XlaAttentionImpl(AttentionImpl):
         if self.writes_cache:
             key, value = (t.view(tokens, self.num_kv_heads, self.head_size) for t in (key, value))
             torch.ops.xla_gpu.reshape_and_cache(key, value, kv_cache, attn_metadata.slot_mapping, self.kv_scales)
-        out = torch.ops.xla_gpu.paged_attention(
-            query.view(tokens, self.num_heads, self.head_size),
+        query = query.view(tokens, self.num_heads, self.head_size)
+        return self.attend(query, kv_cache, attn_metadata).flatten(1)
+
+    def attend(self, query: torch.Tensor, kv_cache: torch.Tensor, attn_metadata: AttentionMetadata) -> torch.Tensor:
+        """The attention of query [tokens, heads, d] to a cache with all keys and values; as query."""
+        return torch.ops.xla_gpu.paged_attention(
+            query,
             kv_cache,
             attn_metadata.context_lens,
             attn_metadata.block_tables,
@@ -121,4 +126,3 @@ class XlaAttentionImpl(AttentionImpl):
             self.sinks,
             self.kv_scales,
         )
-        return out.view(query.shape)

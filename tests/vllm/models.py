@@ -85,12 +85,13 @@ ARCHITECTURES = {
 }
 
 
-def make(name: str, folder: Path) -> Path:
+def make(name: str, folder: Path, **changes) -> Path:
     """Makes a model of ARCHITECTURES, float32, and its tokenizer: a byte is a token.
 
     Args:
         name: the architecture.
         folder: where its folder goes.
+        changes: of its configuration.
 
     Returns:
         The model's folder.
@@ -99,7 +100,7 @@ def make(name: str, folder: Path) -> Path:
     import transformers
 
     config, _, options = ARCHITECTURES[name]
-    made = getattr(transformers, config)(**(SIZES | options))
+    made = getattr(transformers, config)(**(SIZES | options | changes))
     made.torch_dtype = torch.float32
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(made).float()

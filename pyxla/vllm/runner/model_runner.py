@@ -16,6 +16,7 @@ from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 
 from pyxla.hlo.dump import compilations
 from pyxla.sync import sync
+from pyxla.vllm.fused_decoder import fuse
 from pyxla.vllm.refusal import FLOAT8, refuse_unless
 from pyxla.vllm.runner.batch import Batch
 from pyxla.vllm.runner.buckets import Bucket, Buckets
@@ -64,7 +65,7 @@ class ModelRunner:
     def load_model(self) -> None:
         """Loads the model on the host, then moves it to the device."""
         started = time.perf_counter()
-        self.model = get_model(vllm_config=self.config).eval()
+        self.model = fuse(get_model(vllm_config=self.config).eval())
         self._layers = get_layers_from_vllm_config(self.config, Attention)
         _move(self.model, self.device)
         for layer in self._layers.values():
