@@ -1,5 +1,7 @@
 """vLLM's server, asked through the client of OpenAI."""
 
+import json
+
 import pytest
 
 from tests.vllm.engine import MARKS, prompts_of
@@ -12,12 +14,11 @@ COUNT = 10
 
 @pytest.fixture(scope="module")
 def client(folder_of, tmp_path_factory):
-    """A client of a server that launches each step before it reads the last: its worker is a third process."""
     import openai
 
     log = tmp_path_factory.mktemp("server") / "log"
     with (
-        serving(folder_of("llama"), log, "--async-scheduling") as server,
+        serving(folder_of("llama"), log) as server,
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made,
     ):
         yield made
@@ -51,11 +52,22 @@ def test_a_seed_and_logprobs(client):
         assert 2 <= len(likeliest) <= 3 and chosen <= max(likeliest.values()) <= 0
 
 
+def test_an_answer_by_a_json_schema(client):
+    properties = {"name": {"enum": ["Ada", "Grace"]}, "right": {"type": "boolean"}}
+    schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+    answer = client.chat.completions.create(
+        model="tiny",
+        messages=[{"role": "user", "content": "hello"}],
+        max_tokens=100,
+        response_format={"type": "json_schema", "json_schema": {"name": "person", "schema": schema}},
+    )
+    found = json.loads(answer.choices[0].message.content)
+    assert found["name"] in properties["name"]["enum"] and found["right"] in (True, False) and len(found) == 2
+
+
 def test_a_request_that_is_refused(client):
     import openai
 
     with pytest.raises(openai.BadRequestError, match="vllm: extra_args: expected None"):
         client.completions.create(model="tiny", prompt="a", extra_body={"vllm_xargs": {"a": 1}})
-    with pytest.raises(openai.BadRequestError, match="vllm: structured_outputs: expected none with async scheduling"):
-        client.completions.create(model="tiny", prompt="a", extra_body={"structured_outputs": {"regex": "[0-9]"}})
     assert client.completions.create(model="tiny", prompt="a", temperature=0, max_tokens=1).choices

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from tests.vllm.asker import Asker
 from tests.vllm.engine import MARKS
 from tests.vllm.server import serving
@@ -13,9 +15,16 @@ REQUESTS = 200
 
 
 def test_many_requests_at_once(folder_of, tmp_path):
+    import openai
+
     folder = folder_of("llama")
+    # A step is launched before the last one's tokens are read: the worker is a third process.
     with serving(folder, tmp_path / "log", *options_of_server(), "--async-scheduling") as server:
         found = asyncio.run(ask(server, folder, REQUESTS))
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+            grammar = {"structured_outputs": {"regex": "[0-9]"}}
+            with pytest.raises(openai.BadRequestError, match="structured_outputs: expected none with async scheduling"):
+                client.completions.create(model="tiny", prompt="a", extra_body=grammar)
     assert (found.wrong, found.left) == ([], {})
     assert set(found.ended) == set(Asker.KINDS) and found.ended.total() == REQUESTS
     assert found.preemptions > 0
