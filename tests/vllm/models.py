@@ -25,6 +25,13 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+# Factors of the 8 pairs of a head. A step in which one token is past the original length takes the long ones for all of
+# its tokens, on vLLM's own devices too; so all prompts of the tests are longer.
+LONGROPE = {
+    "type": "longrope",
+    "short_factor": [1.0 + pair / 8 for pair in range(8)],
+    "long_factor": [2.0 + pair for pair in range(8)],
+}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
 
 
@@ -67,7 +74,11 @@ ARCHITECTURES = {
         "two kinds of angles",
         {"head_dim": 16, "sliding_window": 32, "query_pre_attn_scalar": 16, "sliding_window_pattern": 2},
     ),
-    "phi3": Architecture("Phi3Config", "one weight for q, k and v, one for gate and up", {}),
+    "phi3_longrope": Architecture(
+        "Phi3Config",
+        "one weight for q, k and v, one for gate and up; longrope's angles",
+        {"rope_scaling": LONGROPE, "original_max_position_embeddings": 3},
+    ),
     "opt": Architecture(
         "OPTConfig",
         "LayerNorm, learned positions",
