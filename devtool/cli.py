@@ -11,9 +11,10 @@ import click
 
 from devtool import project
 from devtool.commands.bench import bench
-from devtool.commands.build import build, wheel
+from devtool.commands.build import build, verify, wheel
 from devtool.commands.docs import docs
 from devtool.commands.doctor import doctor
+from devtool.commands.fuzz import fuzz
 from devtool.commands.hlo import hlo
 from devtool.commands.init import init
 from devtool.commands.list_ops import list_ops
@@ -24,7 +25,6 @@ from devtool.commands.report import report
 from devtool.commands.run_artifact import run_artifact
 from devtool.commands.test import test
 from devtool.commands.trace import trace
-from devtool.commands.verify import verify
 from devtool.errors import INTERRUPTED, MISUSED, DevtoolError, error_from
 
 
@@ -48,6 +48,7 @@ for command in (
     build,
     test,
     bench,
+    fuzz,
     list_ops,
     hlo,
     trace,

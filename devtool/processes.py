@@ -49,13 +49,15 @@ def run_lines(
         raise
 
 
-def run_through(command: Sequence[str], cwd: Path, env: Mapping[str, str], stdout: IO | None = None) -> int:
+def run_through(
+    command: Sequence[str], cwd: Path, env: Mapping[str, str], stdout: IO | None = None, stderr: IO | None = None
+) -> int:
     """Runs a program on devtool's own terminal and returns its exit status, negative for a signal.
 
     Args:
-        stdout: where its stdout goes; by default to devtool's.
+        stdout, stderr: where its stdout and stderr go; by default to devtool's.
     """
-    child = subprocess.Popen(command, cwd=cwd, env=env, stdout=stdout, preexec_fn=_end_with_devtool)
+    child = subprocess.Popen(command, cwd=cwd, env=env, stdout=stdout, stderr=stderr, preexec_fn=_end_with_devtool)
     try:
         return child.wait()
     except BaseException:

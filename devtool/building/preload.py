@@ -41,7 +41,7 @@ def preloading(libraries: Sequence[Path], sanitize: str | None = None) -> Iterat
 
 def _sanitizer_runtime(sanitize: str | None) -> list[str]:
     # UndefinedBehaviorSanitizer's runtime comes with the library; AddressSanitizer's must be loaded before any malloc.
-    if sanitize != "address":
+    if "address" not in (sanitize or "").split(","):
         return []
     command = [compiler(), "-print-file-name=libasan.so"]
     path = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()

@@ -27,7 +27,7 @@ from devtool.testing.untested import cuda_lines, stub_lines
 _USAGE_ERROR, _NO_TESTS = 4, 5
 # The most tests that are listed as the slowest, and the fewest seconds of a listed test.
 _SLOWEST, _WORTH_NAMING = 25, 1.0
-_SANITIZER_ENVIRONMENT = {
+_ENVIRONMENTS = {
     "address": {
         # Python and torch keep much of what they allocate until the process ends.
         "ASAN_OPTIONS": "detect_leaks=0",
@@ -74,7 +74,10 @@ def run_tests(
             something that compute-sanitizer found.
     """
     ops = project.with_implementations(project.select_ops("test", names))
-    sanitizer = _gpu_sanitizer(gpu_sanitizer, device) if gpu_sanitizer else []
+    if gpu_sanitizer and device == "cpu":
+        message = f"test: --sanitize: expected --device cuda with {gpu_sanitizer}, got --device cpu"
+        raise DevtoolError(message, "devtool test --device cuda, or --sanitize address for host code", MISUSED)
+    sanitizer = under_gpu_sanitizer("test", gpu_sanitizer) if gpu_sanitizer else []
     raw = raw or bool(sanitizer)
     # If there are none, pytest takes the files among `arguments`, else its own setting: all tests.
     files = [_tests_of(op) for op in ops if names] or (["-o", "testpaths=kernels"] if raw else [])
@@ -82,7 +85,7 @@ def run_tests(
     if processes is None:
         processes = 1 if names or arguments or raw or device == "cuda" else min(4, len(os.sched_getaffinity(0)))
     libraries = build_ops(ops, for_cpu(options) if names and device == "cpu" else options)
-    environment = {**os.environ, **_SANITIZER_ENVIRONMENT.get(options.sanitize or "", {})}
+    environment = {**os.environ, **sanitizer_environment(options.sanitize)}
     begun = {op: fingerprint(op) for op in ops}
     # A sanitizer writes its report to the process's own stderr and ends the process: pytest must not capture that.
     captured = ["--capture=sys"] if options.sanitize else []
@@ -143,14 +146,20 @@ def _command_for_all(names: Sequence[str]) -> str:
     return " ".join(["devtool test", *names, "--all"])
 
 
-def _gpu_sanitizer(tool: str, device: str) -> list[str]:
-    """The command that runs another one under compute-sanitizer."""
-    if device == "cpu":
-        message = f"test: --sanitize: expected --device cuda with {tool}, got --device cpu"
-        raise DevtoolError(message, "devtool test --device cuda, or --sanitize address for host code", MISUSED)
+def sanitizer_environment(sanitize: str | None) -> dict[str, str]:
+    """What the sanitizers of host code, "address" or "address,undefined", need in the environment."""
+    return {name: value for tool in (sanitize or "").split(",") for name, value in _ENVIRONMENTS.get(tool, {}).items()}
+
+
+def under_gpu_sanitizer(where: str, tool: str) -> list[str]:
+    """The command that runs another one under compute-sanitizer.
+
+    Raises:
+        DevtoolError: there is none.
+    """
     program = locate("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
     if program is None:
-        message = "test: --sanitize: expected compute-sanitizer, got none on PATH"
+        message = f"{where}: --sanitize: expected compute-sanitizer, got none on PATH"
         raise DevtoolError(message, "install it (it comes with the CUDA toolkit) and put it on PATH")
     return [program, "--tool", tool, "--error-exitcode", str(_FOUND)]
 

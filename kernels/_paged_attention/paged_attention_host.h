@@ -265,7 +265,9 @@ inline void PagedAttentionOnHost(const PagedAttentionParams& p, const PagedAtten
   // Rows past the last sequence are padding.
   const int64_t row_bytes = p.heads * p.head_dim * (p.dtype == Dtype::kFloat32 ? 4 : 2);
   const int64_t used = p.query_start_loc[p.num_seqs[0]];
-  std::memset(static_cast<char*>(p.out) + used * row_bytes, 0, (p.tokens - used) * row_bytes);
+  // Not memset, which may not get the null pointer of an empty array.
+  char* out = static_cast<char*>(p.out);
+  std::fill(out + used * row_bytes, out + p.tokens * row_bytes, 0);
   if (p.lse != nullptr) std::fill(p.lse + used * p.heads, p.lse + p.tokens * p.heads, -INFINITY);
 }
 

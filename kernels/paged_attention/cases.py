@@ -21,6 +21,8 @@ from pyxla_kernels._paged_attention.cases import (
     size,
     table_with,
 )
+from pyxla_kernels._paged_attention.fuzz import FUZZ_KEEPS, fuzz  # noqa: F401 - devtool fuzz looks for them here
+from pyxla_kernels._paged_attention.fuzz import fuzz_lse as paged_attention_lse_fuzz  # noqa: F401
 from pyxla_kernels._paged_attention.same_keys import SAME_KEYS
 
 CASES = [*(batch.case() for batch in BATCHES), shared_prefix(F32), shared_prefix(BF16), *SAME_KEYS]

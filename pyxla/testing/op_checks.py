@@ -145,10 +145,13 @@ CHECKS = [check_lazy, check_compiled, check_hlo, check_raw, check_cpu, check_opc
 CHECKS_OF_A_FORM = [check_compiled, check_hlo, check_cpu, check_opcheck]
 
 
-def oracle(op: CustomOp, arguments: dict[str, Any]) -> tuple[torch.Tensor, ...]:
-    """The reference in float64: first the mutated arguments, then the results. `arguments` is not changed."""
+def oracle(op: CustomOp, arguments: dict[str, Any], dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, ...]:
+    """The reference in float64, or another dtype: first the mutated arguments, then the results.
+
+    `arguments` is not changed.
+    """
     wide = {
-        name: (value.clone().double() if value.is_floating_point() else value.clone())
+        name: (value.clone().to(dtype) if value.is_floating_point() else value.clone())
         if isinstance(value, torch.Tensor)
         else value
         for name, value in arguments.items()

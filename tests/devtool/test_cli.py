@@ -30,6 +30,7 @@ def test_commands():
         "build",
         "docs",
         "doctor",
+        "fuzz",
         "hlo",
         "init",
         "list",

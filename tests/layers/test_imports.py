@@ -88,6 +88,8 @@ def test_pyxla_knows_neither_devtool_nor_the_kernels(path):
     own |= PYTEST_PLUGINS.get(name_of(path), set())
     # vLLM alone imports these, after itself.
     own |= {"vllm", "numpy"} if path.is_relative_to(ROOT / "pyxla/vllm") else set()
+    # `devtool fuzz` runs these files.
+    own |= {"hypothesis"} if path.is_relative_to(ROOT / "pyxla/fuzz") else set()
     # The user installs CuPy and Triton; only the functions that need them import them.
     assert packages(path, inside_functions=False) <= {"torch", "torch_xla", "jaxlib", *own}
     assert packages(path) <= {"torch", "torch_xla", "jaxlib", "cupy", "triton", *own}
@@ -142,7 +144,8 @@ def test_an_op_knows_pyxla_torch_and_itself(path):
         allowed |= {"pytest", "hypothesis", "torch_xla"}
     # The user installs FlashInfer, which is imported only to time it.
     assert packages(path, inside_functions=False) <= allowed
-    assert packages(path) <= allowed | {"flashinfer"}
+    # A function that draws inputs for `devtool fuzz` gets hypothesis from there.
+    assert packages(path) <= allowed | {"flashinfer", "hypothesis"}
     own = {name for name in imports(path) if name.partition(".")[0] == KERNELS_PACKAGE}
     # An op may use what is shared; a family uses neither an op nor another family.
     known = {folder} | (set() if folder.startswith("_") else SHARED)

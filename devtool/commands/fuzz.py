@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import click
+
+
+@click.command(options_metavar="[OPTIONS]")
+@click.argument("ops", metavar="[OP]...", nargs=-1)
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="For each op [60, unless --calls is given]")
+@click.option("--calls", type=click.IntRange(1), help="For each op")
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Where the handlers run; auto takes CUDA where there is one",
+)
+@click.option("--sanitize", is_flag=True, help="Address and undefined behaviour on the CPU, memcheck on CUDA")
+@click.option("--seed", default=0, show_default=True, help="Of all choices: the same inputs again")
+@click.pass_context
+def fuzz(
+    ctx: click.Context,
+    ops: tuple[str, ...],
+    seconds: float | None,
+    calls: int | None,
+    device: str,
+    sanitize: bool,
+    seed: int,
+) -> None:
+    """Call ops with random inputs; without OP, all ops
+
+    \b
+    Example: devtool fuzz rms_norm --calls 10000 --sanitize
+
+    \b
+    A valid input must give the reference's numbers, an invalid one an error.
+    Exit status 1 if one did not: it is made small and printed as a case for
+    cases.py, and tried first in the next call.
+    """
+    from devtool.testing.fuzz import Limits, fuzz
+
+    limits = Limits(calls, 60.0 if seconds is None and calls is None else seconds)
+    ctx.exit(0 if fuzz(ops, limits, device, seed, sanitize=sanitize) else 1)

@@ -1,0 +1,171 @@
+"""What must hold for one input: numbers as the reference's, or an error."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, NamedTuple
+
+import torch
+
+from pyxla.errors import ArgumentError, PyxlaError
+from pyxla.fuzz.inputs import Input
+from pyxla.testing import Case, oracle
+from pyxla.testing.device_memory import call_raw
+from pyxla.testing.direct_call import in_order, without_data
+from pyxla.testing.output_checks import check_unchanged, output_names, same_bits
+from pyxla.testing.tolerance import worst_element
+from pyxla.torch_ops.custom_op import CustomOp
+
+# Below it values are zero here: a factor that is denormal in float32 has few digits.
+_SMALLEST = torch.finfo(torch.float32).smallest_normal * 2**24
+_LONG_ROW = 16
+RIGHT, REFUSED, REFUSED_BY_DATA = "right", "refused", "refused by its data"
+
+
+class Outcome(NamedTuple):
+    """What came of an input.
+
+    Attributes:
+        kind: RIGHT, REFUSED or REFUSED_BY_DATA if all is as it must be; otherwise what is wrong, in a few words.
+        problem: the whole of it, or "".
+    """
+
+    kind: str
+    problem: str = ""
+
+
+def check_input(op: CustomOp, drawn: Input, platform: str) -> Outcome:
+    """Calls the op's handler raw, and compares.
+
+    Args:
+        op: the op.
+        drawn: the input.
+        platform: "Host" or "CUDA".
+    """
+    arguments = drawn.arguments()
+    try:
+        op.infer_results(without_data(in_order(op, arguments)))
+    except ArgumentError as error:
+        return _refused(op, drawn, arguments, platform, str(error))
+    except Exception as error:
+        return Outcome("the fake function failed", f"expected an ArgumentError, got {_text(error)}")
+    try:
+        want = oracle(op, arguments)
+    except ArgumentError as error:
+        return _refused_by_data(op, arguments, platform, error)
+    except Exception as error:
+        return Outcome("the reference failed", f"expected an ArgumentError, got {_text(error)}")
+    try:
+        after, got = call_raw(op, arguments, platform)
+    except PyxlaError as error:
+        return Outcome("a valid input was refused", _text(error))
+    try:
+        check_unchanged(op, arguments, after)
+    except AssertionError as error:
+        return Outcome("an operand was changed", str(error))
+    try:
+        _compare(op, drawn.case, arguments, got, want, "CUDA" if platform == "CUDA" else "CPU")
+    except AssertionError as error:
+        if not _float32_is_no_nearer(op, drawn.case, arguments, got, want):
+            return Outcome("wrong numbers", str(error))
+    if drawn.case.repeatable and not all(map(same_bits, got, call_raw(op, arguments, platform)[1])):
+        return Outcome("other bits", "the same call returned other bits")
+    return Outcome(RIGHT)
+
+
+def _compare(op: CustomOp, case: Case, arguments: dict[str, Any], got: tuple, want: tuple, device: str) -> None:
+    """By the rule of the tests, except that float32's own limits are no error.
+
+    Where a value is that small, it may as well be zero. Where the reference is infinite or NaN, either will
+    do; where it is so in float32 alone, or in float64 alone, it says nothing. float8_e4m3fn has no infinity: a larger
+    value is the largest.
+    """
+    narrow = None
+    for index, (name, one, expected) in enumerate(zip(output_names(op), got, want, strict=True)):
+        if one.is_floating_point():
+            if one.dtype == torch.float8_e4m3fn:
+                expected = expected.clamp(-448, 448)
+            if not (one.double().isfinite().all() and expected.isfinite().all()):
+                narrow = narrow or oracle(op, arguments, torch.float32)
+                special = _special(expected, one.dtype)
+                skipped = (special & _special(one, one.dtype)) | (special != _special(narrow[index], one.dtype))
+                one, expected = _zero(one, skipped), _zero(expected, skipped)
+            small = (one.double().abs() < _SMALLEST) & (expected.abs() < _SMALLEST)
+            one, expected = _zero(one, small), _zero(expected, small)
+        worst_element(f"{op.name}: {name}", one, expected, roundings=case.roundings_of(one, device))
+
+
+def _zero(tensor: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+    return tensor.double().masked_fill(where, 0).to(tensor.dtype)
+
+
+def _special(result: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Which elements are infinite or NaN once they are rounded."""
+    return ~result.to(dtype).double().isfinite()
+
+
+def _float32_is_no_nearer(op: CustomOp, case: Case, arguments: dict[str, Any], got: tuple, want: tuple) -> bool:
+    """Whether torch's own op in the same dtype, or the reference in float32, errs as much: the input is hard."""
+    skipped = len(op.schema.mutated)
+    others = [oracle(op, arguments, torch.float32)]
+    if case.peer is not None:
+        with contextlib.suppress(Exception):  # it takes less than the op
+            copies = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
+            results = case.peer(**copies)
+            others.append((*got[:skipped], *(results if isinstance(results, tuple) else (results,))))
+    return any(all(map(_no_farther, got, other, want)) for other in others)
+
+
+def _no_farther(got: torch.Tensor, other: torch.Tensor, want: torch.Tensor) -> bool:
+    """Whether no row's error is more than four times the other's. Short rows count as one: a few elements are right by
+    luck."""
+    if not got.is_floating_point():
+        return torch.equal(got, want.to(got.dtype))
+    if not torch.equal(_special(got, got.dtype), _special(want, got.dtype)):
+        return False
+    if not got.dim() or got.shape[-1] < _LONG_ROW:
+        got, other, want = (tensor.reshape(-1) for tensor in (got, other, want))
+    finite = want.isfinite() & other.double().isfinite() & got.double().isfinite()
+    errors = [torch.where(finite, (r.double() - want.double()).abs(), 0.0) for r in (got, other)]
+    ours, theirs = (error.amax(-1) if error.numel() else error for error in errors)
+    unit = torch.finfo(got.dtype).eps * torch.where(finite, want.double().abs(), 0.0)
+    return bool((ours <= 4 * theirs + (unit.amax(-1) if unit.numel() else unit)).all())
+
+
+def _refused(op: CustomOp, drawn: Input, arguments: dict[str, Any], platform: str, message: str) -> Outcome:
+    """The handler gets the arguments too, with the results of the case: it may take them, but must not crash."""
+    if not message.startswith(f"{op.name.partition('.')[0]}: "):
+        return Outcome("an unclear error", f"expected `{op.name}: argument: expected X, got Y`, got {message}")
+    if platform == "CUDA":
+        return Outcome(REFUSED)
+    try:
+        results = op.infer_results(without_data(in_order(op, drawn.case.arguments(drawn.variation.seed))))
+    except ArgumentError:  # an implementation that does not take the case
+        return Outcome(REFUSED)
+    try:
+        call_raw(op, arguments, platform, results=[(result.shape, result.dtype) for result in results])
+    except PyxlaError:
+        pass
+    except Exception as error:
+        return Outcome("the handler's call failed", _text(error))
+    return Outcome(REFUSED)
+
+
+def _refused_by_data(op: CustomOp, arguments: dict[str, Any], platform: str, refusal: Exception) -> Outcome:
+    """On CUDA a handler cannot see the data; the results are NaN, or left as they were."""
+    try:
+        call_raw(op, arguments, platform)
+    except PyxlaError:
+        return Outcome(REFUSED_BY_DATA)
+    if platform == "CUDA":
+        return Outcome(REFUSED_BY_DATA)
+    return Outcome("an invalid input was taken", f"expected an error of the handler: {refusal}")
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def limit_threads() -> None:
+    """One thread for torch: with more, a child of fork may wait for one that it does not have."""
+    torch.set_num_threads(1)

@@ -1,0 +1,93 @@
+"""`devtool fuzz` finds what is wrong in a handler, makes it small, and tries it first in the next call."""
+
+import re
+
+import pytest
+
+from tests.devtool_tree import Tree
+
+# Mistakes in simple_add's loop, which only some sizes or values show -> what fuzz says of it, and the elements of `a`.
+MISTAKES = {
+    # Thirty-two elements are right.
+    "wrong after 32 elements": ("if (i == 32) out_data[i] = a_data[i];", "wrong numbers", 33),
+    "wrong for infinity": ("if (pyxla::ToFloat(a_data[i]) > 1e30f) out_data[i] = b_data[i];", "wrong numbers", 1),
+    "crash after 16 elements": ("if (i == 16) __builtin_trap();", "crashed (SIGILL)", 17),
+    "writes an operand": ("if (i == 16) const_cast<T*>(b_data)[0] = a_data[1];", "an operand was changed", 17),
+}
+# The last line of the loop; the mistakes come after it.
+LINE = "out_data[i] = pyxla::FromFloat<T>(pyxla::ToFloat(a_data[i]) + scale * pyxla::ToFloat(b_data[i]));"
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    tree = Tree(tmp_path_factory.mktemp("fuzz"))
+    tree.run("build", "simple_add")
+    return tree
+
+
+@pytest.fixture
+def source(tree):
+    path = tree.kernels / "simple_add/simple_add_ffi.cc"
+    before = path.read_text()
+    yield path
+    path.write_text(before)
+
+
+def test_all_is_right(tree):
+    result = tree.run("fuzz", "simple_add", "--calls", "300", "--device", "cpu")
+    assert result.returncode == 0, result.stderr
+    found = re.fullmatch(
+        r"simple_add: 300 calls in \d+ s, \d+ calls/s, seed 0: (\d+) right, (\d+) refused\n", result.stdout
+    )
+    assert found and int(found[1]) > 150 and int(found[2]) > 20
+    assert tree.run("fuzz", "simple_add", "--calls", "300", "--device", "cpu").stdout.endswith(
+        f": {found[1]} right, {found[2]} refused\n"
+    )
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_found_and_kept(tree, source, name):
+    """Also the case that is printed: in cases.py it fails."""
+    code, said, elements = MISTAKES[name]
+    source.write_text(source.read_text().replace(LINE, f"{LINE}\n        {code}", 1))
+    result = tree.run("fuzz", "simple_add", "--calls", "4000", "--device", "cpu")
+    assert result.returncode == 1, result.stderr
+    assert re.search(rf"^simple_add: .*{re.escape(said)}", result.stdout, re.MULTILINE), result.stdout
+    case = result.stdout[result.stdout.index("    Case(") :]
+    shape = re.search(r"'a': .*?(?:reshape|full)\(\((\d*)", case)
+    assert shape and int(shape[1] or 1) <= elements, case
+
+    again = tree.run("fuzz", "simple_add", "--calls", "4000", "--device", "cpu", "--seed", "5").stdout
+    calls = int(re.search(r"(\d+) calls in", again)[1])
+    assert calls < 300 and said in again, again
+
+
+def test_printed_case_fails_in_the_tests(tree, source):
+    code, _, _ = MISTAKES["wrong after 32 elements"]
+    source.write_text(source.read_text().replace(LINE, f"{LINE}\n        {code}", 1))
+    printed = tree.run("fuzz", "simple_add", "--calls", "4000", "--device", "cpu").stdout
+    cases = tree.kernels / "simple_add/cases.py"
+    before = cases.read_text()
+    added = printed[printed.index("    Case(") :]
+    cases.write_text(before.replace("CASES = [", f"CASES = [\n{added}", 1))
+    try:
+        result = tree.run("test", "simple_add", "--raw", "--device", "cpu", "--", "-k", "fuzz")
+        assert result.stdout.splitlines()[-1] == "0 passed, 1 failed, 0 skipped", result.stdout
+    finally:
+        cases.write_text(before)
+
+
+def test_sanitizer_finds_a_read_past_the_end(tree, source):
+    """The numbers are right: only the sanitizer sees it."""
+    read = "if (a.element_count() == 0) return;\n"
+    read += "    [[maybe_unused]] const volatile float past = pyxla::ToFloat(a_data[a.element_count()]);"
+    text = source.read_text().replace("const float scale", f"{read}\n    const float scale", 1)
+    source.write_text(text)
+    result = tree.run("fuzz", "simple_add", "--calls", "100", "--device", "cpu", "--sanitize")
+    assert result.returncode == 1 and "AddressSanitizer: heap-buffer-overflow" in result.stdout, result.stdout
+
+
+def test_wrong_arguments(tree):
+    unknown = tree.run("fuzz", "simple_sub")
+    assert unknown.returncode == 2 and unknown.stderr.startswith("fuzz: OP: expected a folder of kernels/ (simple_add)")
+    assert tree.run("fuzz", "--calls", "0").returncode == 2
