@@ -59,6 +59,20 @@ def shift(before: Sequence[float], now: Sequence[float]) -> tuple[float, float, 
     return math.exp(statistics.median(ratios)), math.exp(ratios[rank - 1]), math.exp(ratios[-rank])
 
 
+def paired_shift(before: Sequence[float], now: Sequence[float]) -> tuple[float, float, float]:
+    """As `shift`, for samples of the same rounds: the median of the means of all pairs of rounds' ratios.
+
+    Source: as there, section 3.2 and 3.3.
+    """
+    ratios = [math.log(b) - math.log(a) for a, b in zip(before, now, strict=True)]
+    n = len(ratios)
+    means = sorted((ratios[i] + ratios[j]) / 2 for i in range(n) for j in range(i, n))
+    rank = math.floor(n * (n + 1) / 4 - _QUANTILE * math.sqrt(n * (n + 1) * (2 * n + 1) / 24))
+    if rank < 1:
+        return math.exp(statistics.median(means)), 0.0, math.inf
+    return math.exp(statistics.median(means)), math.exp(means[rank - 1]), math.exp(means[-rank])
+
+
 def compare_runs(before: Run, now: Run, noise: float) -> list[Ratio]:
     """The ratios of all layers that both runs have timed, and of the control in each case.
 
@@ -116,14 +130,51 @@ def check_cases(before: Run, now: Run, *, selected: bool) -> None:
         raise DevtoolError(message, "devtool bench --json FILE saves a run with them")
 
 
+def compare_layers(run: Run, other: str) -> list[Ratio]:
+    """The ratio of each layer of an op to the layer of another library in the same run.
+
+    Args:
+        run: the run.
+        other: the name of the other library: "HEAD" for "HEAD raw".
+    """
+    found = []
+    for case in run.cases:
+        for layer in case.layers:
+            was = case.layer(f"{other} {layer.name}")
+            if was is not None and layer.seconds:
+                value, low, high = paired_shift(was.seconds, layer.seconds)
+                name = f"{case.op} {case.name}"
+                found.append(Ratio(name, layer.name, was.median, layer.median, value, low, high, ""))
+    return found
+
+
+def require_at_most(ratios: Sequence[Ratio], limit: float, other: str) -> None:
+    """Raises DevtoolError if a layer takes longer than the other library's, with its whole interval above the limit."""
+    worse = [ratio for ratio in ratios if ratio.low > limit]
+    if worse or not ratios:
+        listed = ", ".join(f"{r.case} {r.layer} {r.value:.3f} ({r.low:.3f} to {r.high:.3f})" for r in worse)
+        got = listed or "no case that both take"
+        message = f"bench: --against: expected at most {limit:g} times the time of {other}, got {got}"
+        raise DevtoolError(message, "measure again on an idle machine; if it stays slower, check what changed")
+
+
 def print_ratios(ratios: Sequence[Ratio], before: Run, now: Run) -> None:
     """Prints the table on stdout."""
+    print_table(f"against the run of {before.document['date']}", ratios)
+    click.echo("control: a write that is the same in both runs, for the speed of the machine")
+    for case in now.cases:
+        if not _counterpart(before, case):
+            click.echo(f"new, not compared: {case.op} {case.name}")
+
+
+def print_table(heading: str, ratios: Sequence[Ratio], digits: int = 2) -> None:
+    """Prints ratios on stdout, with so many digits."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    click.echo(f"against the run of {before.document['date']}")
+    click.echo(heading)
     table = Table(box=SIMPLE_HEAD, padding=0, pad_edge=False)
     for name in ("case", "layer"):
         table.add_column(name, no_wrap=True)
@@ -131,16 +182,13 @@ def print_ratios(ratios: Sequence[Ratio], before: Run, now: Run) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     last = None
     for ratio in ratios:
-        interval = f"{ratio.low:.2f} to {ratio.high:.2f}"
-        cells = (duration(ratio.before), duration(ratio.now), f"{ratio.value:.2f}", interval, ratio.verdict)
+        interval = f"{ratio.low:.{digits}f} to {ratio.high:.{digits}f}"
+        value = f"{ratio.value:.{digits}f}"
+        cells = (duration(ratio.before), duration(ratio.now), value, interval, ratio.verdict)
         style = "bold red" if ratio.verdict == "slower" and is_ours(ratio.layer) else ""
         table.add_row("" if ratio.case == last else ratio.case, ratio.layer, *(Text(c, style=style) for c in cells))
         last = ratio.case
     Console(width=None if sys.stdout.isatty() else 120).print(table)
-    click.echo("control: a write that is the same in both runs, for the speed of the machine")
-    for case in now.cases:
-        if not _counterpart(before, case):
-            click.echo(f"new, not compared: {case.op} {case.name}")
 
 
 def require_no_regression(ratios: Sequence[Ratio]) -> None:

@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 import click
@@ -16,6 +16,7 @@ import click
 from devtool import project
 from devtool.building.build import Options, build_ops
 from devtool.building.preload import preloading
+from devtool.building.variant import require_ops, variant_of
 from devtool.device import pick_device
 from devtool.errors import MISUSED, DevtoolError, unknown
 from devtool.processes import how_it_ended, run_lines
@@ -33,6 +34,7 @@ class Selection:
         layers: "raw", "xla", "peers"; none: all of them.
         device: "auto", "cpu", "cuda".
         rounds: samples of each layer.
+        against: a git revision, or options of the compilers, whose libraries are timed too; None: none.
     """
 
     ops: Sequence[str]
@@ -40,6 +42,7 @@ class Selection:
     layers: Sequence[str] = ()
     device: str = "auto"
     rounds: int = 50
+    against: str | None = None
 
 
 def measure(selection: Selection, options: Options, on_device: Callable[[dict], None] = lambda about: None) -> Run:
@@ -94,8 +97,9 @@ def require_right_numbers(run: Run) -> None:
 
 
 def _measure(selection: Selection, options: Options | None, reader: _Reader, extra: Sequence[str]) -> None:
-    ops = project.select_ops("bench", selection.ops)
+    ops = project.select_ops("bench", _in_folders(selection.ops))
     device = pick_device("bench", selection.device)
+    extra = [*extra, *_build_other(selection, ops, options)] if options is not None else extra
     libraries = build_ops(_folders(selection), options) if options is not None else []
     command = [sys.executable, "-P", "-m", "pyxla.benchmark", *map(project.qualified, ops), "--device", device]
     command += ["--rounds", str(selection.rounds), *extra]
@@ -109,6 +113,25 @@ def _measure(selection: Selection, options: Options | None, reader: _Reader, ext
         reader.bar = bar
         status = run_lines(command, reader.read, os.environ | {"LD_PRELOAD": preload}, project.root(), said)
         _require_end(status, reader, said)
+
+
+def _in_folders(ops: Sequence[str]) -> list[str]:
+    """The folders of ops, which may be named like folders: paged_attention for paged_attention_lse."""
+    return list(dict.fromkeys(map(project.folder_of, ops)))
+
+
+def _build_other(selection: Selection, ops: Sequence[str], options: Options) -> list[str]:
+    """Builds what the ops are timed against; returns the options of the measuring process."""
+    if selection.against is None:
+        return []
+    variant = variant_of("bench: --against", selection.against)
+    of = project.implementations()
+    ops = list(dict.fromkeys(of.get(op, op) for op in ops))
+    require_ops("bench: --against", variant, ops)
+    click.echo(f"build: {variant.name}", err=True)
+    other = replace(options, variant=variant)
+    build_ops(ops, other)
+    return [f"--against={other.libraries}", f"--against-name={variant.name}"]
 
 
 def _require_end(status: int, reader: _Reader, said: IO[str]) -> None:
@@ -131,7 +154,7 @@ def _require_end(status: int, reader: _Reader, said: IO[str]) -> None:
 
 def _folders(selection: Selection) -> list[str]:
     """The folders of the ops that are timed, and of their implementations: all of a named op's, or the named ones."""
-    named, of = project.select_ops("bench", selection.ops), project.implementations()
+    named, of = project.select_ops("bench", _in_folders(selection.ops)), project.implementations()
     return list(dict.fromkeys([*(of.get(folder, folder) for folder in named), *project.with_implementations(named)]))
 
 

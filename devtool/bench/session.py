@@ -8,7 +8,16 @@ from pathlib import Path
 import click
 
 from devtool import project
-from devtool.bench.compare import check_cases, check_device, compare_runs, print_ratios, require_no_regression
+from devtool.bench.compare import (
+    check_cases,
+    check_device,
+    compare_layers,
+    compare_runs,
+    print_ratios,
+    print_table,
+    require_at_most,
+    require_no_regression,
+)
 from devtool.bench.kept import keep, write_tables
 from devtool.bench.measure import Selection, list_benches, measure, require_right_numbers
 from devtool.bench.plot import check_plot, plot_run
@@ -36,7 +45,7 @@ class Files:
     load: Path | None = None
 
 
-def show_run(selection: Selection, options: Options, files: Files, noise: float) -> None:
+def show_run(selection: Selection, options: Options, files: Files, noise: float, limit: float = 1.02) -> None:
     """Measures or loads a run and does with it what the options ask.
 
     Args:
@@ -44,6 +53,7 @@ def show_run(selection: Selection, options: Options, files: Files, noise: float)
         options: how to build.
         files: what to read and write.
         noise: the smallest change that counts in a comparison, as a fraction.
+        limit: the largest ratio to what `selection.against` names.
 
     Raises:
         DevtoolError: a file that cannot be read or written, a failed measurement, wrong numbers, or a regression.
@@ -64,6 +74,10 @@ def show_run(selection: Selection, options: Options, files: Files, noise: float)
     if files.plot:
         plot_run(run, files.plot)
     require_right_numbers(run)
+    if selection.against:
+        ratios = compare_layers(run, selection.against)
+        print_table(f"against {selection.against}, in the same run", ratios, digits=3)
+        require_at_most(ratios, limit, selection.against)
     if before:
         _compare(before, run, noise, selected=bool(selection.cases or selection.layers))
 

@@ -21,6 +21,7 @@ import click
 
 from devtool import project
 from devtool.building.ninja_output import NinjaOutput
+from devtool.building.variant import Variant
 from devtool.errors import DevtoolError
 from devtool.processes import locate, run_lines
 
@@ -42,11 +43,23 @@ class Options:
 
     Attributes:
         cuda: "auto" (where nvcc is found), "on" or "off".
-        sanitize: "address", "undefined" or None.
+        sanitize: "address", "undefined", "address,undefined" or None.
+        variant: other sources or flags; None: those of the repository.
     """
 
     cuda: str = "auto"
     sanitize: str | None = None
+    variant: Variant | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where CMake works."""
+        return self.variant.folder / "cmake" if self.variant else project.build_folder(self.sanitize)
+
+    @property
+    def libraries(self) -> Path:
+        """Where the libraries go."""
+        return self.variant.folder / "lib" if self.variant else project.library_folder(self.sanitize)
 
 
 def for_cpu(options: Options) -> Options:
@@ -57,7 +70,7 @@ def for_cpu(options: Options) -> Options:
     if options.cuda != "auto":
         return options
     with contextlib.suppress(LookupError, TypeError):
-        words = _last_configuration(project.build_folder(options.sanitize))["command"]
+        words = _last_configuration(options.folder)["command"]
         return replace(options, cuda=dict(word.split("=", 1) for word in words if "=" in word)["-DPYXLA_CUDA"].lower())
     return replace(options, cuda="off")
 
@@ -75,17 +88,18 @@ def build_ops(ops: Sequence[str], options: Options, *, clean: bool = False) -> l
     started = time.monotonic()
     with _locked_folder(options) as folder:
         if clean and list(ops) == project.op_names():
-            for path in (folder, project.library_folder(options.sanitize)):
+            for path in (folder, options.libraries):
                 shutil.rmtree(path, ignore_errors=True)
         ninja = _configure(folder, options)
         if clean:
             run_lines([ninja, "-C", str(folder), "-t", "clean", *ops], lambda line: None)
-        libraries = [project.library(op, options.sanitize) for op in ops]
+        libraries = [options.libraries / f"lib{op}.so" for op in ops]
         for path in libraries if clean else ():
             path.with_suffix(".json").unlink(missing_ok=True)  # ninja removes only the library next to it
-        _remove_orphans(project.library_folder(options.sanitize))
+        if not options.variant:
+            _remove_orphans(options.libraries)
         before = list(map(_identity, libraries))
-        _run_ninja(ninja, folder, [*ops, *project.device_targets()])
+        _run_ninja(ninja, folder, [*ops, *([] if options.variant else project.device_targets())])
         built = [op for op, path, old in zip(ops, libraries, before, strict=True) if _identity(path) != old]
     if built:
         click.echo(f"build: built {', '.join(built)} in {time.monotonic() - started:.1f} s", err=True)
@@ -166,13 +180,18 @@ def _configure(folder: Path, options: Options) -> str:
     """Runs CMake unless the folder is configured for the same options, interpreter and compilers; returns ninja."""
     cmake, ninja = _require_tool("cmake"), _require_tool("ninja")
     _require_compiler()
+    variant = options.variant
+    recipe, kernels = (variant.recipe, variant.kernels) if variant else (_recipe(), project.kernels())
     command = [
-        cmake, "-G", "Ninja", "-S", str(project.pyxla_folder() / "cmake"), "-B", str(folder),
-        f"-DPYXLA_KERNELS={project.kernels()}", f"-DPYXLA_NAMESPACE={project.repository().namespace}",
+        cmake, "-G", "Ninja", "-S", str(recipe), "-B", str(folder),
+        f"-DPYXLA_KERNELS={kernels}", f"-DPYXLA_NAMESPACE={project.repository().namespace}",
         f"-DCMAKE_MAKE_PROGRAM={ninja}",
-        f"-DPython3_EXECUTABLE={sys.executable}", f"-DPYXLA_LIBRARY_DIR={project.library_folder(options.sanitize)}",
+        f"-DPython3_EXECUTABLE={sys.executable}", f"-DPYXLA_LIBRARY_DIR={options.libraries}",
         f"-DPYXLA_CUDA={options.cuda.upper()}", f"-DPYXLA_SANITIZE={options.sanitize or ''}", *_architectures(),
     ]  # fmt: skip
+    if variant and variant.flags:
+        # After those of CMake's build type, which the recipe takes by default, so that they take precedence.
+        command += [f"-DCMAKE_{language}_FLAGS_RELEASE=-O3 -DNDEBUG {variant.flags}" for language in ("CXX", "CUDA")]
     wanted = {
         "command": command,
         "environment": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
@@ -193,6 +212,10 @@ def _configure(folder: Path, options: Options) -> str:
         raise _configure_failure(shown)
     _configured(folder).write_text(json.dumps(wanted, indent=1))
     return ninja
+
+
+def _recipe() -> Path:
+    return project.pyxla_folder() / "cmake"
 
 
 def _architectures() -> list[str]:
@@ -262,8 +285,8 @@ def _identity(path: Path) -> tuple[int, int] | None:
 @contextlib.contextmanager
 def _locked_folder(options: Options) -> Iterator[Path]:
     """CMake's folder, locked for one build at a time. The system releases the lock when devtool ends or is killed."""
-    folder = project.build_folder(options.sanitize)
-    folder.parent.mkdir(exist_ok=True)
+    folder = options.folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -42,6 +42,17 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     show_default=True,
     help="The smallest change that counts with --compare",
 )
+@click.option(
+    "--against", metavar="REV|FLAGS", help="Time the ops of a git revision too, or built with more flags: -DkWarps=4"
+)
+@click.option(
+    "--fail-above",
+    metavar="RATIO",
+    type=click.FloatRange(0, min_open=True),
+    default=1.02,
+    show_default=True,
+    help="Exit 1 if --against is beaten by more",
+)
 @click.option("--load", "load_file", metavar="FILE", type=_FILE, help="Show a saved run, measure nothing")
 @click.option("--table", is_flag=True, help="Write docs/measurements.md from docs/bench; --load adds a run")
 @click.option("--list", "list_cases", is_flag=True, help="List the benches and stop")
@@ -56,6 +67,8 @@ def bench(
     plot_file: Path | None,
     compare_file: Path | None,
     noise: float,
+    against: str | None,
+    fail_above: float,
     load_file: Path | None,
     table: bool,
     list_cases: bool,
@@ -73,15 +86,17 @@ def bench(
     from devtool.bench.session import Files, show_benches, show_run, update_tables
     from devtool.building.build import Options
 
-    selected = bool(ops or cases or layers or list_cases)
+    selected = bool(ops or cases or layers or list_cases or against)
     if load_file and selected:
-        raise click.UsageError("--load shows a whole run: leave out OP, --case, --layer and --list")
+        raise click.UsageError("--load shows a whole run: leave out OP, --case, --layer, --list and --against")
     if table and (selected or json_file or plot_file or compare_file):
         raise click.UsageError("--table measures nothing: give it no OP and no option but --load")
-    selection = Selection(ops, cases, layers, device, rounds)
+    selection = Selection(ops, cases, layers, device, rounds, against)
     if table:
         update_tables(load_file)
     elif list_cases:
         show_benches(selection)
     else:
-        show_run(selection, Options(cuda), Files(json_file, plot_file, compare_file, load_file), noise / 100)
+        show_run(
+            selection, Options(cuda), Files(json_file, plot_file, compare_file, load_file), noise / 100, fail_above
+        )

@@ -25,6 +25,8 @@ def main() -> None:
     parser.add_argument("--layer", action="append", default=[], dest="layers", choices=["raw", "xla", "peers"])
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--list", action="store_true", help="print only the plan")
+    parser.add_argument("--against", type=Path, metavar="FOLDER", help="time the libraries in FOLDER too")
+    parser.add_argument("--against-name", default="other", metavar="NAME", help="what to call them")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the document to FILE")
     options = parser.parse_args()
     os.environ["PJRT_DEVICE"] = options.device.upper()
@@ -73,9 +75,10 @@ def run(options: argparse.Namespace, folder: Path, channel: TextIO) -> None:
         send(problem="none")
         return
     layers = options.layers or list(runs.LAYERS)
-    send(plan=[{"op": split_name(op)[1], "case": bench.name, "why": bench.why} for op, bench in plan],
-         steps=2 * runs.RATES + sum(
-             runs.steps_of(bench, layers, options.rounds, len(folders[op])) for op, bench in plan))  # fmt: skip
+    against = bool(options.against)
+    steps = [runs.steps_of(bench, layers, options.rounds, len(folders[op]), against) for op, bench in plan]
+    listed = [{"op": split_name(op)[1], "case": bench.name, "why": bench.why} for op, bench in plan]
+    send(plan=listed, steps=2 * runs.RATES + sum(steps))
     try:
         from pyxla.benchmark.cuda import cuda_device
         from pyxla.benchmark.host import HostDevice
@@ -103,6 +106,7 @@ def run(options: argparse.Namespace, folder: Path, channel: TextIO) -> None:
                 rounds=options.rounds,
                 tell=tell,
                 implementations=beside,
+                against=_other(op, options),
             )
             document["cases"].append(record)
         document["rates"] = runs.rates(device, lambda what: send(tell=what), rates)
@@ -112,6 +116,17 @@ def run(options: argparse.Namespace, folder: Path, channel: TextIO) -> None:
     if options.json:
         options.json.write_text(json.dumps(document, indent=1) + "\n")
     send(run=document)
+
+
+def _other(op: str, options: argparse.Namespace) -> tuple[str, Any] | None:
+    """The name and the op's library of --against; None without it."""
+    from pyxla.library.find import load_library
+    from pyxla.packages import split_name
+
+    if options.against is None:
+        return None
+    namespace, folder = split_name(op)
+    return options.against_name, load_library(folder, options.against / f"lib{folder}.so", "other", namespace)
 
 
 def with_implementations(names: list[str]) -> dict[str, list[str]]:

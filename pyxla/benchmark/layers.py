@@ -17,6 +17,7 @@ import torch
 
 from pyxla.benchmark import Arguments
 from pyxla.benchmark.check import Expected
+from pyxla.library.find import Library
 from pyxla.testing.direct_call import in_order, prepare
 from pyxla.torch_ops.custom_op import CustomOp
 
@@ -139,14 +140,20 @@ class Raw:
         error: worst error of the call that was checked, as a share of the allowed error.
     """
 
-    def __init__(self, op: CustomOp, arguments: Arguments, device: Any, expected: Expected):
+    def __init__(
+        self, op: CustomOp, arguments: Arguments, device: Any, expected: Expected, library: Library | None = None
+    ):
         """Makes one call and checks its numbers.
+
+        Args:
+            op, arguments, device, expected: what is called, where, and what it must compute.
+            library: with the handler; None: the one that `find_library` finds.
 
         Raises:
             AssertionError: the numbers are wrong.
             PyxlaError: the handler's own error.
         """
-        self._op, self._arguments, self._device = op, arguments, device
+        self._op, self._arguments, self._device, self._library = op, arguments, device, library
         values = in_order(op, arguments)
         metas = tuple(torch.empty_like(v, device="meta") if isinstance(v, torch.Tensor) else v for v in values)
         self.results = op.infer_results(metas)
@@ -183,7 +190,8 @@ class Raw:
         return [self._first, *(others[number % 2] for number in range(calls - 1))]
 
     def _launch(self, operands: Arguments, results: Sequence[Any]) -> Callable[[int], None]:
-        return prepare(self._op, operands, results, self._device.platform, workspace=self._workspace)
+        platform, workspace, library = self._device.platform, self._workspace, self._library
+        return prepare(self._op, operands, results, platform, workspace=workspace, library=library)
 
     def _copies(self) -> Arguments:
         return {n: self._device.copy(v) if isinstance(v, torch.Tensor) else v for n, v in self._arguments.items()}

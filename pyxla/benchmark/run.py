@@ -21,6 +21,7 @@ from pyxla.benchmark.peers import peer_layer, peer_names
 from pyxla.benchmark.xla_step import NAME as XLA
 from pyxla.benchmark.xla_step import xla_step
 from pyxla.errors import ArgumentError, LibraryError, PyxlaError
+from pyxla.library.find import Library
 from pyxla.torch_ops.custom_op import CustomOp
 from pyxla.torch_ops.implementation import Implementation
 
@@ -36,14 +37,14 @@ Tell = Callable[[str], None]
 Rates = dict[str, dict[str, Any]]
 
 
-def steps_of(bench: Bench, layers: Sequence[str], rounds: int, implementations: int = 0) -> int:
+def steps_of(bench: Bench, layers: Sequence[str], rounds: int, implementations: int = 0, against: bool = False) -> int:
     """How often `measure` calls `tell`, for a progress bar."""
-    return 1 + _prepared(bench, layers, implementations) + rounds
+    return 1 + _prepared(bench, layers, implementations, against) + rounds
 
 
-def _prepared(bench: Bench, layers: Sequence[str], implementations: int) -> int:
-    own = ("raw" in layers) + ("xla" in layers)
-    return own * (1 + implementations) + (len(peer_names(bench)) if "peers" in layers else 0)
+def _prepared(bench: Bench, layers: Sequence[str], implementations: int, against: bool) -> int:
+    own = (("raw" in layers) + ("xla" in layers)) * (1 + implementations)
+    return own + ("raw" in layers and against) + (len(peer_names(bench)) if "peers" in layers else 0)
 
 
 def environment(device: Any) -> dict[str, Any]:
@@ -93,6 +94,7 @@ def measure(
     rounds: int,
     tell: Tell,
     implementations: Sequence[Implementation] = (),
+    against: tuple[str, Library] | None = None,
 ) -> dict[str, Any]:
     """Checks one bench and times its layers in turns; a layer of pyxla's with wrong numbers is refused.
 
@@ -103,6 +105,7 @@ def measure(
         rounds: samples of each layer.
         tell: called with what is done next, `steps_of` times.
         implementations: implementations of the op whose layers are timed too: "triton raw" next to "raw".
+        against: a name and another library of the op, whose raw layers are timed too: "HEAD raw" next to "raw".
 
     Returns:
         The record of the bench, ready for JSON.
@@ -128,10 +131,14 @@ def measure(
     except LibraryError:
         raise
     except (AssertionError, PyxlaError) as error:
-        for number in range(_prepared(bench, layers, len(implementations)) + rounds):
+        for number in range(_prepared(bench, layers, len(implementations), against is not None) + rounds):
             tell("refused" if number else "wrong numbers: refused")
         return record | {"refused": _first_line(error)}
     made = list(_own_layers(op, arguments, device, expected, raw, layers, tell))
+    pairs = {}
+    if against and "raw" in layers:
+        pairs = _other_layers(op, arguments, device, expected, against, made, tell)
+        made = [layer for own in made for layer in (own, *pairs.get(own.name, ()))]
     for implementation in implementations:
         made += _implementation_layers(implementation, arguments, device, expected, layers, tell)
     made += _peer_layers(op, bench, arguments, device, expected, layers, tell)
@@ -141,7 +148,7 @@ def measure(
     for number in range(rounds):
         tell(f"round {number + 1} of {rounds}")
         record["control"].append(device.seconds(device.write_other_data, cold=False))
-        for layer in timed:
+        for layer in _in_turns(timed, pairs, number):
             layer.measure()
     record["layers"] = [_layer_record(layer) for layer in made]
     return record
@@ -190,6 +197,41 @@ def _implementation_layers(
             yield layer | {"name": f"{name} {layer['name']}"}
         else:
             yield replace(layer, name=f"{name} {layer.name}")
+
+
+def _other_layers(
+    op: CustomOp,
+    arguments: Arguments,
+    device: Any,
+    expected: Expected,
+    against: tuple[str, Library],
+    made: Sequence[Single | Step | Skipped | dict],
+    tell: Tell,
+) -> dict[str, list[Single | Step | Skipped]]:
+    """Layer of the op -> the same of another library, after its numbers were compared; steps of as many calls."""
+    name, library = against
+    tell(f"{name} raw")
+    try:
+        raw = Raw(op, arguments, device, expected, library)
+    except (AssertionError, PyxlaError) as error:
+        # It may have had other arguments then.
+        return {"raw": [Skipped(f"{name} raw", _first_line(error))]}
+    steps = {
+        layer.name: raw.step(layer.calls) for layer in made if isinstance(layer, Step) and layer.name == "raw step"
+    }
+    found = {"raw": raw.single()} | steps
+    return {layer: [replace(other, name=f"{name} {layer}")] for layer, other in found.items()}
+
+
+def _in_turns(timed: Sequence[Single | Step], pairs: dict[str, list], number: int) -> Iterable[Single | Step]:
+    """The layers of a round. Those of a pair change places each time, as what comes before a layer changes its time."""
+    left = list(timed)
+    while left:
+        layer = left.pop(0)
+        others = [other for other in pairs.get(layer.name, ()) if other in left]
+        for other in others:
+            left.remove(other)
+        yield from [layer, *others] if number % 2 else [*others, layer]
 
 
 def _peer_layers(
