@@ -23,7 +23,7 @@ from devtool.commands.new_op import new_op
 from devtool.commands.nix import nix
 from devtool.commands.report import report
 from devtool.commands.run_artifact import run_artifact
-from devtool.commands.test import test
+from devtool.commands.test import test, watch
 from devtool.commands.trace import trace
 from devtool.errors import INTERRUPTED, MISUSED, DevtoolError, error_from
 
@@ -49,6 +49,7 @@ for command in (
     test,
     bench,
     fuzz,
+    watch,
     list_ops,
     hlo,
     trace,

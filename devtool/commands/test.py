@@ -66,3 +66,32 @@ def test(
         ops, device, options, ctx.obj, everything=everything, processes=processes, raw=raw, gpu_sanitizer=tool
     )
     ctx.exit(status)
+
+
+@click.command(cls=_PassesOn, options_metavar="[OPTIONS]")
+@click.argument("ops", metavar="OP... [-- PYTEST ARGUMENTS]", nargs=-1, required=True)
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="XLA device of the op tests; auto takes CUDA where there is one",
+)
+@cuda_option
+@click.pass_context
+def watch(ctx: click.Context, ops: tuple[str, ...], device: str, cuda: str) -> None:
+    """Build and test ops again whenever a file is saved
+
+    \b
+    Example: devtool watch rms_norm -- -x
+
+    \b
+    A Python file needs no build. Ctrl-C ends it.
+    """
+    import os
+
+    from devtool.building.build import Options
+    from devtool.testing.watch import watch
+
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    watch(ops, device, Options(cuda), ctx.obj)

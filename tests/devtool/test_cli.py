@@ -42,6 +42,7 @@ def test_commands():
         "test",
         "trace",
         "verify",
+        "watch",
         "wheel",
     ]
 

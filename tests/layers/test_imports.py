@@ -129,6 +129,7 @@ def test_devtool_imports_torch_and_pyxla_only_where_a_command_runs(path):
     assert packages(path, inside_functions=False) <= light
     # numpy reads and writes the arrays of run-artifact.
     heavy = {"rich", "pyxla", "torch", "torch_xla", "pytest", "elftools", "grandalf", "numpy", "matplotlib"}
+    heavy |= {"hypothesis", "watchfiles"}
     heavy |= {"tree_sitter", "tree_sitter_cuda"}
     assert packages(path) <= light | heavy
 
