@@ -8,8 +8,8 @@ import pytest
 
 from pyxla.torch_xla_patches import PAIRS
 from tests.conftest import ROOT
-from tests.outside.torch_xla import known
-from tests.outside.torch_xla.checkout import installed_release
+from tests.outside.suite import known
+from tests.outside.torch_xla.checkout import TorchXla
 
 _TESTS = """
 import importlib.util
@@ -89,7 +89,7 @@ reason = "removed"
 def checkout(tmp_path):
     folder = tmp_path / "xla"
     files = {
-        "setup.py": f"version = os.getenv('TORCH_XLA_VERSION', '{installed_release()}')\n",
+        "setup.py": f"version = os.getenv('TORCH_XLA_VERSION', '{TorchXla.installed_release()}')\n",
         "torch_xla/__init__.py": "raise ImportError('the checkout must not be imported')\n",
         "test/__init__.py": "",
         "test/test_small.py": _TESTS,
@@ -156,7 +156,7 @@ def test_results_are_kept_where_time_ends(checkout, tmp_path):
     kept.write_text(json.dumps(text))
     resumed = run(checkout, *options, "--resume")
     assert resumed.returncode == 0, resumed.stdout
-    assert f"torch_xla {installed_release()} on CPU: 1 files, 3 passed" in resumed.stdout
+    assert f"torch_xla {TorchXla.installed_release()} on CPU: 1 files, 3 passed" in resumed.stdout
 
     other_device = run(checkout, *options, "--resume", "--device", "CUDA")
     assert other_device.returncode == 2

@@ -1,4 +1,4 @@
-"""Runs the files of a checkout in child processes: a crash or a hang costs one test."""
+"""Runs a project's files in child processes: a crash or a hang costs one test."""
 
 import contextlib
 import json
@@ -10,13 +10,14 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.outside.torch_xla.checkout import Checkout
+from tests.outside.suite.files import Suite
 
-SHARD = 25  # tests of one child: a child imports torch_xla first, for some seconds
+SHARD = 25  # tests of one child: a child imports the project first, for some seconds
 SCRIPT = "main"  # the name of the one test of a script
 _CHILD = Path(__file__).with_name("child.py")
 _FATAL = re.compile(r"^F\d{4} |Check failed|Fatal Python error|terminate called|what\(\):")
@@ -70,20 +71,15 @@ class Runner:
     """Runs what has no result yet.
 
     Args:
-        checkout: the tests.
-        device: the value of PJRT_DEVICE.
-        precision: of products in float32: "default" (TF32 on CUDA), "high" or "highest".
+        suite: the tests.
         results: what is known from before; new results are added to it.
         save: called after each child.
-        idle: seconds for one test; then its child is ended.
         end: the time (time.monotonic) at which all are ended.
     """
 
-    def __init__(
-        self, checkout: Checkout, device: str, precision: str, results: Results, save, idle: float, end: float
-    ):
-        self.checkout, self.device, self.precision, self.results, self.save = checkout, device, precision, results, save
-        self.idle, self.end = idle, end
+    def __init__(self, suite: Suite, results: Results, save: Callable[[], None], end: float):
+        self.suite, self.results, self.save, self.end = suite, results, save, end
+        self.idle = suite.options.timeout
         self.lock = threading.Lock()
 
     def run(self, files: list[str], workers: int) -> None:
@@ -117,7 +113,7 @@ class Runner:
             elif tests:
                 self.results.tests[file] = tests
             elif ended.status in _OK:
-                self.results.tests[file] = [f"{file}::{SCRIPT}"] if self.checkout.is_script(file) else []
+                self.results.tests[file] = [f"{file}::{SCRIPT}"] if self.suite.is_script(file) else []
             elif ended.status != "cut":
                 self.results.uncollected[file] = ended.why()
         self._take(file, ended)
@@ -147,29 +143,32 @@ class Runner:
             self.save()
 
     def _child(self, file: str, tests: list[str] | None) -> Ended:
-        with tempfile.TemporaryDirectory(dir=self.checkout.scratch) as scratch:
+        with tempfile.TemporaryDirectory(dir=self.suite.scratch) as scratch:
             return self._child_in(Path(scratch), file, tests)
 
     def _child_in(self, scratch: Path, file: str, tests: list[str] | None) -> Ended:
         events, output = scratch / "events", scratch / "output"
         script = f"{file}::{SCRIPT}"
         if tests == [script]:
-            command = [sys.executable, self.checkout.root / file]
+            command = [sys.executable, self.suite.root / file]
             events.write_text(json.dumps({"started": script}) + "\n")
         else:
-            job = {"path": file, "only": tests, "limit": SHARD, "precision": self.precision}
+            plugin = self.suite.plugin()
+            job = {"path": file, "only": tests, "limit": SHARD, "options": self.suite.pytest_options}
+            job["plugin"] = plugin and str(plugin)
             (scratch / "job").write_text(json.dumps(job))
             events.touch()
             command = [sys.executable, "-P", _CHILD, scratch / "job", events]
-        environment = os.environ | self.checkout.environment(file, scratch)
-        environment |= {"PJRT_DEVICE": self.device, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "TMPDIR": str(scratch)}
+        environment = os.environ | self.suite.environment(file, scratch)
+        environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "TMPDIR": str(scratch)}
+        environment["PJRT_DEVICE"] = self.suite.options.device
         # The helpers of the tests; their own folder comes first in any case.
-        paths = [str(self.checkout.root / "test"), environment.get("PYTHONPATH")]
+        paths = [str(self.suite.root / self.suite.path), environment.get("PYTHONPATH")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         began = time.monotonic()
         with output.open("wb") as stream:
             child = subprocess.Popen(
-                command, cwd=self.checkout.root, env=environment, start_new_session=True,
+                command, cwd=self.suite.root, env=environment, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
             )  # fmt: skip
             try:

@@ -2,11 +2,12 @@
 
 python -P child.py JOB EVENTS
 
-JOB is a JSON file: `path`, `only` (ids of tests, or null for all), `limit` (how many of them to run) and `precision`
-(of products in float32). A line of EVENTS is a JSON object with one of `tests` (all ids of the file), `uncollected`
-(the reason), `started` (an id) or `test` (an id, with `outcome`, `reason` and `seconds`).
+JOB is a JSON file: `path`, `only` (ids of tests, or null for all), `limit` (how many of them to run), `options` of
+pytest and `plugin` (a file with hooks of pytest, or null). A line of EVENTS is a JSON object with one of `tests` (all
+ids of the file), `uncollected` (the reason), `started` (an id) or `test` (an id, with `outcome`, `reason`, `seconds`).
 """
 
+import importlib.util
 import json
 import os
 import sys
@@ -23,8 +24,8 @@ WORST_FIRST = ("failed", "xpassed", "xfailed", "skipped", "passed")
 class Recorder:
     """A pytest plugin that chooses the tests and writes the events."""
 
-    def __init__(self, events, only, limit, precision, **_):
-        self.events, self.only, self.limit, self.precision = events, only, limit, precision
+    def __init__(self, events, only, limit):
+        self.events, self.only, self.limit = events, only, limit
         self.process = os.getpid()
         self.reports, self.clock = {}, 0.0
 
@@ -40,13 +41,6 @@ class Recorder:
         self.write(tests=[item.nodeid for item in items])
         chosen = items if self.only is None else [item for item in items if item.nodeid in set(self.only)]
         items[:] = chosen[: self.limit]
-
-    def pytest_collection_finish(self, session):
-        # As the main blocks of pytorch/xla's tests do.
-        if session.items and "torch_xla" in sys.modules:
-            sys.modules["torch_xla"]._XLAC._xla_set_mat_mul_precision(self.precision)
-        if "absl.flags" in sys.modules:
-            sys.modules["absl.flags"].FLAGS(sys.argv, known_only=True)
 
     def pytest_runtest_logstart(self, nodeid):
         self.reports, self.clock = {}, time.monotonic()
@@ -78,12 +72,23 @@ def reason(report) -> str:
     return " ".join(" ".join(errors or lines).split())[:REASON_LENGTH]
 
 
+def plugin_of(path: str | None) -> list:
+    """The module of a file with hooks."""
+    if path is None:
+        return []
+    spec = importlib.util.spec_from_file_location("outside_plugin", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return [module]
+
+
 def main() -> None:
     job = json.loads(Path(sys.argv[1]).read_text())
     with Path(sys.argv[2]).open("a") as events:
-        options = ["-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={Path.cwd()}", "-q", job["path"]]
+        options = ["-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={Path.cwd()}", "-q", *job["options"]]
         sys.argv = [job["path"]]  # many of the tests read it
-        sys.exit(pytest.main(options, plugins=[Recorder(events, **job)]))
+        plugins = [Recorder(events, job["only"], job["limit"]), *plugin_of(job["plugin"])]
+        sys.exit(pytest.main([*options, job["path"]], plugins=plugins))
 
 
 if __name__ == "__main__":

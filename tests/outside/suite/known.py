@@ -1,4 +1,4 @@
-"""Compares results with the failures that are known; the list is known.toml."""
+"""Compares results with the failures that are known; the list is a known.toml."""
 
 import tomllib
 from dataclasses import dataclass, field
