@@ -43,6 +43,11 @@ class XlaPlatform(Platform):
         raise NotImplementedError
 
     @classmethod
+    def device_count(cls) -> int:
+        """One: a server drives one device."""
+        return 1
+
+    @classmethod
     def set_device(cls, device: torch.device) -> None:
         """Does nothing: torch_xla has chosen the device."""
 

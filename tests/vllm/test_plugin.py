@@ -44,5 +44,5 @@ def test_pyxla_imports_nothing_of_vllm():
 
 @pytest.mark.skipif(MARKS[0].args[0], reason=MARKS[0].kwargs["reason"])
 def test_vllm_takes_the_platform():
-    code = "from vllm.platforms import current_platform as p; print(p.device_type, type(p).__name__)"
-    assert run(code, PJRT_DEVICE="CPU").splitlines()[-1] == "xla XlaPlatform"
+    code = "from vllm.platforms import current_platform as p; print(p.device_type, type(p).__name__, p.device_count())"
+    assert run(code, PJRT_DEVICE="CPU").splitlines()[-1] == "xla XlaPlatform 1"
