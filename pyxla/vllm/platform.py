@@ -111,9 +111,8 @@ class XlaPlatform(Platform):
         vllm_config.load_config.device = "cpu"
         if vllm_config.parallel_config.worker_cls == "auto":
             vllm_config.parallel_config.worker_cls = "pyxla.vllm.worker.XlaWorker"
-        if requested_device() == "CUDA":
-            # A forked child cannot use CUDA's libraries.
-            os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+        # A forked child can use neither CUDA's libraries nor torch's threads of the host, and waits for them forever.
+        os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
 
     @classmethod
     def is_kv_cache_dtype_supported(cls, kv_cache_dtype: str, model_config: ModelConfig) -> bool:

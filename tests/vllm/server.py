@@ -48,7 +48,7 @@ def serving(folder: Path, log: Path, *options: str) -> Iterator[Server]:
     command = f"-P -m vllm.entrypoints.cli.main serve {folder} --served-model-name tiny --dtype float32"
     command += f" --max-model-len {LONGEST} --max-num-seqs 4 --max-num-batched-tokens 32"
     command += f" --kv-cache-memory-bytes 4000000 --host 127.0.0.1 --port {port}"
-    variables = ENVIRONMENT | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
+    variables = ENVIRONMENT | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, *command.split(), *options], env=os.environ | variables, stdout=output, stderr=output

@@ -1,12 +1,15 @@
 """vLLM's server, asked through the client of OpenAI."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
-from tests.vllm.engine import MARKS, prompts_of
+from tests.vllm.engine import ENVIRONMENT, MARKS, prompts_of
 from tests.vllm.models import greedy
-from tests.vllm.server import serving
+from tests.vllm.server import START_S, serving
 
 pytestmark = MARKS
 COUNT = 10
@@ -71,3 +74,31 @@ def test_a_request_that_is_refused(client):
     with pytest.raises(openai.BadRequestError, match="vllm: extra_args: expected None"):
         client.completions.create(model="tiny", prompt="a", extra_body={"vllm_xargs": {"a": 1}})
     assert client.completions.create(model="tiny", prompt="a", temperature=0, max_tokens=1).choices
+
+
+_AFTER_TORCH = """
+import sys
+import torch
+from vllm import LLM, SamplingParams
+
+if __name__ == "__main__":
+    # Starts torch's threads.
+    torch.rand(2000, 2000).softmax(-1).sum().item()
+    llm = LLM(sys.argv[1], dtype="float32", max_model_len=128, max_num_seqs=4, max_num_batched_tokens=8,
+              kv_cache_memory_bytes=4000000, enforce_eager=True)
+    params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
+    print(llm.generate([{"prompt_token_ids": [5, 6, 7]}], params, use_tqdm=False)[0].outputs[0].token_ids)
+"""
+
+
+def test_engine_starts_after_torch_has_computed(folder_of, tmp_path):
+    """A forked engine would wait for the threads of torch that are not in it."""
+    script = tmp_path / "script.py"
+    script.write_text(_AFTER_TORCH)
+    env = os.environ | ENVIRONMENT | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    env.pop("VLLM_WORKER_MULTIPROC_METHOD", None)
+    folder = folder_of("llama")
+    ran = subprocess.run(
+        [sys.executable, "-P", script, folder], env=env, capture_output=True, text=True, check=True, timeout=START_S
+    )
+    assert str(greedy(folder, [[5, 6, 7]], 3)[0]) in ran.stdout.splitlines()
