@@ -49,6 +49,16 @@ def test_installed():
     assert os.path.dirname(shutil.which("vllm")) == os.path.dirname(os.sys.executable)
 
 
+def test_defaults_are_small():
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.engine.arg_utils import EngineArgs
+
+    config = EngineArgs(MODEL).create_engine_config(UsageContext.LLM_CLASS)
+    assert (config.scheduler_config.max_num_batched_tokens, config.scheduler_config.max_num_seqs) == (512, 16)
+    given = EngineArgs(MODEL, max_num_batched_tokens=64, max_num_seqs=2).create_engine_config(UsageContext.LLM_CLASS)
+    assert (given.scheduler_config.max_num_batched_tokens, given.scheduler_config.max_num_seqs) == (64, 2)
+
+
 def test_model():
     assert "config.json" in os.listdir(snapshot_download(MODEL))
 
@@ -98,6 +108,7 @@ def test_tests_find_models_and_the_installed_vllm(source, tmp_path):
     kept = json.loads((tmp_path / "results.json").read_text())
     assert {test.removeprefix(_SMALL): result["outcome"] for test, result in kept["results"].items()} == {
         "asynchronous": "passed",
+        "defaults_are_small": "passed",
         "fails": "failed",
         "installed": "passed",
         "model": "passed",
@@ -105,7 +116,7 @@ def test_tests_find_models_and_the_installed_vllm(source, tmp_path):
     }, ran.stdout + ran.stderr
     assert ran.returncode == 0, ran.stdout
     assert f"known: 1 failed: {_SMALL}*: LoRA is refused" in ran.stdout
-    assert "folder: tests/v1/sample: 4 passed, 1 failed" in ran.stdout
+    assert "folder: tests/v1/sample: 5 passed, 1 failed" in ran.stdout
     assert "left out: 1 files" in ran.stdout
 
 
@@ -129,6 +140,7 @@ def test_model_is_found_by_its_name(name, tmp_path):
     assert tokenizer.decode(tokens, skip_special_tokens=True) == '{"name": "Åsa"}'
     assert (tokens[0] == tokenizer.bos_token_id) == hub.MODELS[name].begins
     model = AutoModelForCausalLM.from_pretrained(name, **offline)
+    model.generate(**tokenizer("Alan", return_tensors="pt"), max_new_tokens=1)
     assert model.config.max_position_embeddings == hub.MODELS[name].longest
     assert model.config.vocab_size >= len(tokenizer)
 

@@ -36,11 +36,14 @@ DEFAULT = "Qwen/Qwen3-0.6B"
 MODELS = {
     "meta-llama/Llama-3.2-1B": Model("LlamaConfig", 1024, {"tie_word_embeddings": True}),
     "meta-llama/Llama-3.2-1B-Instruct": Model("LlamaConfig", 8192, {"tie_word_embeddings": True}),
+    "meta-llama/Meta-Llama-3.1-8B-Instruct": Model("LlamaConfig", 1024, {}),
     "facebook/opt-125m": Model("OPTConfig", 2048, {"ffn_dim": 128, "word_embed_proj_dim": 64}),
     "distilbert/distilgpt2": Model("GPT2Config", 1024, {"n_positions": 1024, "n_embd": 64, "n_layer": 2, "n_head": 4}),
     "google/gemma-2-2b-it": Model("Gemma2Config", 8192, _GEMMA2 | {"sliding_window": 1024}),
     "mistralai/Ministral-8B-Instruct-2410": Model("MistralConfig", 1024, {"sliding_window": 512}),
     "Qwen/Qwen2.5-1.5B-Instruct": Model("Qwen2Config", 2048, {}, begins=False),
+    "Qwen/Qwen3-1.7B": Model("Qwen3Config", 8192, {"head_dim": 16}, begins=False),
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": Model("Qwen2Config", 8192, {}, begins=False),
     "Qwen/Qwen1.5-7B": Model("Qwen2Config", 32768, {}, begins=False),
     DEFAULT: Model("Qwen3Config", 8192, {"head_dim": 16}, begins=False),
 }
@@ -59,7 +62,9 @@ def make(cache: Path, names: Iterable[str], texts: list[str], steps: int) -> Non
     if not missing:
         return
     tokenizer = _tokenizer(texts)
-    tokens = [token for text in texts for token in tokenizer.encode(text).ids]
+    # Each paragraph ends, so that the models do.
+    paragraphs = [f"<s>{paragraph}</s>" for text in texts for paragraph in text.split("\n\n")]
+    tokens = [token for paragraph in paragraphs for token in tokenizer.encode(paragraph).ids]
     for name in missing:
         model = _fitted(MODELS[name], tokens, steps)
         folder = _folder(cache, name)
@@ -95,7 +100,10 @@ def _wrapped(tokenizer, begins: bool):
     own = Tokenizer.from_str(tokenizer.to_str())
     if begins:
         own.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
-    fast = PreTrainedTokenizerFast(tokenizer_object=own, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
+    tokens = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    # Without token_type_ids, which these models do not take.
+    inputs = ["input_ids", "attention_mask"]
+    fast = PreTrainedTokenizerFast(tokenizer_object=own, model_input_names=inputs, **tokens)
     fast.chat_template = _TEMPLATE
     return fast
 

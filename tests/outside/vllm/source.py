@@ -1,6 +1,7 @@
 """What is run of vLLM's source distribution; the rule is in files.toml."""
 
 import os
+import shutil
 import sys
 from argparse import ArgumentParser
 from email.parser import HeaderParser
@@ -47,12 +48,28 @@ class Vllm(Suite):
         names = {name for name in hub.MODELS if any(f'"{name}"' in source for source in sources)}
         places = ("tests/prompts/*.txt", "tests/*.py", "tests/v1/entrypoints/**/*.py", "tests/v1/sample/*.py")
         texts = [path.read_text() for place in places for path in sorted(self.root.glob(place))]
+        self._install_defaults()
         hub.make(self.cache, sorted({*names, hub.DEFAULT}), texts, self.options.steps)
+
+    def _install_defaults(self) -> None:
+        """Makes defaults.py a package of a folder: vLLM's processes find its entry point there."""
+        package = self.plugins / "outside-0.dist-info"
+        package.mkdir(parents=True)
+        (package / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 0\n")
+        entry = "[vllm.general_plugins]\noutside = outside_defaults:register\n"
+        (package / "entry_points.txt").write_text(entry)
+        shutil.copy(self.folder / "defaults.py", self.plugins / "outside_defaults.py")
+
+    @property
+    def plugins(self) -> Path:
+        """The folder with that package."""
+        return self.scratch / "plugins"
 
     def environment(self, name: str, scratch: Path) -> dict[str, str]:
         bin_ = str(Path(sys.executable).parent)
         own = {
             "HF_HUB_CACHE": str(self.cache),
+            "PYTHONPATH": str(self.plugins),
             # Of this Python: some tests start `vllm serve`.
             "PATH": os.pathsep.join([bin_, os.environ.get("PATH", "")]),
         }
