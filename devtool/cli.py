@@ -65,6 +65,19 @@ for command in (
     cli.add_command(command)
 
 
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what makes a shell complete commands, options and ops
+
+    \b
+    Example: devtool completion bash
+    """
+    from click.shell_completion import get_completion_class
+
+    click.echo(get_completion_class(shell)(cli, {}, "devtool", "_DEVTOOL_COMPLETE").source())
+
+
 def main() -> None:
     """Runs the command line and exits: 0 done, 1 failed, 2 misused, 130 interrupted."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)

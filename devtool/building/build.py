@@ -20,6 +20,7 @@ from typing import Any
 import click
 
 from devtool import project
+from devtool.building.editor import write_commands
 from devtool.building.ninja_output import NinjaOutput
 from devtool.building.variant import Variant
 from devtool.errors import DevtoolError
@@ -132,7 +133,7 @@ def configure(options: Options) -> Path:
     """
     with _locked_folder(options) as folder:
         _configure(folder, options)
-    return folder / "compile_commands.json"
+        return write_commands(folder, find_nvcc())
 
 
 def _require_tool(name: str) -> str:
@@ -211,6 +212,8 @@ def _configure(folder: Path, options: Options) -> str:
         click.echo(shown, err=True)
         raise _configure_failure(shown)
     _configured(folder).write_text(json.dumps(wanted, indent=1))
+    if not (variant or options.sanitize):
+        write_commands(folder, find_nvcc())
     return ninja
 
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import click
 
-from devtool.commands.build import cuda_option
+from devtool.commands.build import complete_ops, cuda_option
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.argument("ops", metavar="[OP]...", nargs=-1)
+@click.argument("ops", metavar="[OP]...", nargs=-1, shell_complete=complete_ops)
 @click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),

@@ -16,8 +16,19 @@ cuda_option = click.option(
 )
 
 
+def complete_ops(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """The ops that begin like this, for a shell."""
+    from devtool import project
+    from devtool.errors import DevtoolError
+
+    try:
+        return [name for name in project.op_names() if name.startswith(begun)]
+    except DevtoolError:
+        return []
+
+
 @click.command()
-@click.argument("ops", metavar="[OP]...", nargs=-1)
+@click.argument("ops", metavar="[OP]...", nargs=-1, shell_complete=complete_ops)
 @click.option("--clean", is_flag=True, help="Build from scratch")
 @click.option("--configure-only", is_flag=True, help="Write compile_commands.json, compile nothing")
 @cuda_option

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import click
 
+from devtool.commands.build import complete_ops
+
 
 @click.command(options_metavar="[OPTIONS]")
-@click.argument("ops", metavar="[OP]...", nargs=-1)
+@click.argument("ops", metavar="[OP]...", nargs=-1, shell_complete=complete_ops)
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="For each op [60, unless --calls is given]")
 @click.option("--calls", type=click.IntRange(1), help="For each op")
 @click.option(

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import click
 
+from devtool.commands.build import complete_ops
+
 
 @click.command()
-@click.argument("ops", metavar="[OP]...", nargs=-1)
+@click.argument("ops", metavar="[OP]...", nargs=-1, shell_complete=complete_ops)
 @click.option(
     "--output", metavar="FILE", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The page to write"
 )

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import click
 
-from devtool.commands.build import HOST_SANITIZERS, cuda_option
+from devtool.commands.build import HOST_SANITIZERS, complete_ops, cuda_option
 
 # Tools of compute-sanitizer.
 GPU_SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -18,7 +18,7 @@ class _PassesOn(click.Command):
 
 
 @click.command(cls=_PassesOn, options_metavar="[OPTIONS]")
-@click.argument("ops", metavar="[OP]... [-- PYTEST ARGUMENTS]", nargs=-1)
+@click.argument("ops", metavar="[OP]... [-- PYTEST ARGUMENTS]", nargs=-1, shell_complete=complete_ops)
 @click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
@@ -69,7 +69,7 @@ def test(
 
 
 @click.command(cls=_PassesOn, options_metavar="[OPTIONS]")
-@click.argument("ops", metavar="OP... [-- PYTEST ARGUMENTS]", nargs=-1, required=True)
+@click.argument("ops", metavar="OP... [-- PYTEST ARGUMENTS]", nargs=-1, required=True, shell_complete=complete_ops)
 @click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),

@@ -28,6 +28,7 @@ def test_commands():
     assert COMMANDS == [
         "bench",
         "build",
+        "completion",
         "docs",
         "doctor",
         "fuzz",
@@ -147,3 +148,29 @@ def test_short_commands_import_little(tree, arguments, packages):
     ours = {"devtool", "pyxla", "pyxla_kernels", "pyxla_torch_backend"}
     assert "click" in imported
     assert imported & packages_distributions().keys() <= ours | {"click", "_distutils_hack"} | packages
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("devtool comp", {"plain,completion"}),
+        ("devtool build --cl", {"plain,--clean"}),
+        ("devtool test rms", {"plain,rms_norm", "plain,rms_norm_triton"}),
+    ],
+)
+def test_a_shell_completes_commands_options_and_ops(words, expected):
+    variables = {"_DEVTOOL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = subprocess.run([sys.executable, "-m", "devtool"], env=os.environ | variables, capture_output=True, text=True)
+    assert {*done.stdout.split()} == expected, done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_code_of_the_shell(shell):
+    """bash runs it; the others may not be here."""
+    code = CliRunner().invoke(cli, ["completion", shell]).stdout
+    assert f"_DEVTOOL_COMPLETE={shell}_complete" in code
+    if shell == "bash":
+        done = subprocess.run(
+            ["bash", "-c", f"{code}\ncomplete -p devtool"], capture_output=True, text=True, check=True
+        )
+        assert "_devtool_completion" in done.stdout
