@@ -55,6 +55,7 @@ def check_config(config: VllmConfig) -> None:
     refuse_unless(cache.cache_dtype in caches, "kv_cache_dtype", "auto, fp8 or fp8_e4m3", cache.cache_dtype)
     hint = "the scales are the checkpoint's, or 1"
     refuse_unless(not cache.calculate_kv_scales, "calculate_kv_scales", "False", "True", hint)
+    refuse_unless(not cache.cpu_offload_gb, "cpu_offload_gb", 0, cache.cpu_offload_gb, "all weights are on the device")
     refuse_unless(cache.block_size <= 256, "block_size", "at most 256", cache.block_size)
     if model is not None:
         for what, expected, got, hint in _absent(model):

@@ -31,6 +31,7 @@ def config(folder, **options):
         ),
         ({"kv_cache_dtype": "fp8_e5m2"}, "kv_cache_dtype: expected auto, fp8 or fp8_e4m3, got fp8_e5m2"),
         ({"calculate_kv_scales": True}, "calculate_kv_scales: expected False, got True"),
+        ({"cpu_offload_gb": 1}, "cpu_offload_gb: expected 0, got 1.0"),
         ({"block_size": 512}, "block_size: expected at most 256, got 512"),
         ({"runner": "pooling"}, "runner: expected generate, got pooling"),
         ({"enable_prompt_embeds": True}, "enable_prompt_embeds: expected False, got True"),
