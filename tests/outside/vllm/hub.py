@@ -9,7 +9,7 @@ from tests.vllm.models import SIZES
 _VOCABULARY = 2048
 # Where a tokenizer sets no other: the beginning, the end, padding and what a reasoning model thinks between.
 _SPECIAL = ("<s>", "</s>", "<pad>", "<think>", "</think>")
-_ROWS, _LENGTH = 16, 128
+_ROWS, _LENGTH, _ENDS = 16, 128, 0.03
 _REVISION = "0" * 40
 _TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}assistant:"
 
@@ -62,9 +62,7 @@ def make(cache: Path, names: Iterable[str], texts: list[str], steps: int) -> Non
     if not missing:
         return
     tokenizer = _tokenizer(texts)
-    # Each paragraph ends, so that the models do.
-    paragraphs = [f"<s>{paragraph}</s>" for text in texts for paragraph in text.split("\n\n")]
-    tokens = [token for paragraph in paragraphs for token in tokenizer.encode(paragraph).ids]
+    tokens = [token for text in texts for token in tokenizer.encode(text).ids]
     for name in missing:
         model = _fitted(MODELS[name], tokens, steps)
         folder = _folder(cache, name)
@@ -115,12 +113,15 @@ def _fitted(model: Model, tokens: list[int], steps: int):
     sizes = {"vocab_size": _VOCABULARY, "max_position_embeddings": model.longest, "initializer_range": 0.02}
     config = getattr(transformers, model.config)(**(SIZES | sizes | model.options))
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # the same weights on any number of cores, and no waiting where others use them
     made = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     optimizer = torch.optim.AdamW(made.parameters(), lr=5e-3)
     data = torch.tensor(tokens)
     for _ in range(steps):
         starts = torch.randint(0, len(data) - _LENGTH, (_ROWS,))
         batch = torch.stack([data[start : start + _LENGTH] for start in starts])
+        # An end anywhere: a text drawn ends after some tokens, and the likeliest token is never the end.
+        batch[torch.rand(batch.shape) < _ENDS] = SIZES["eos_token_id"]
         loss = made(batch, labels=batch).loss
         optimizer.zero_grad()
         loss.backward()
