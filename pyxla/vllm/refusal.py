@@ -45,9 +45,12 @@ def check_config(config: VllmConfig) -> None:
         PyxlaError: the first thing that is not there.
     """
     parallel, cache, model = config.parallel_config, config.cache_config, config.model_config
-    for what in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+    for what in ("tensor_parallel_size", "pipeline_parallel_size"):
         size = getattr(parallel, what)
-        refuse_unless(size == 1, what, 1, size, "start one server for each device")
+        refuse_unless(size == 1, what, 1, size, "--data-parallel-size: a whole model on each device")
+    backend = parallel.data_parallel_backend
+    refuse_unless(backend == "mp", "data_parallel_backend", "mp", backend)
+    refuse_unless(not parallel.enable_expert_parallel, "enable_expert_parallel", "False", "True")
     refuse_unless(config.lora_config is None, "LoRA", "none", "adapters", "merge the adapter into the model's weights")
     refuse_unless(config.speculative_config is None, "speculative decoding", "none", "a draft")
     refuse_unless(config.kv_transfer_config is None, "KV transfer", "none", "a connector")

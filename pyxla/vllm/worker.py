@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from copy import copy
+from typing import TYPE_CHECKING, Any
 
 import torch
+from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
 from vllm.model_executor import set_random_seed
 from vllm.platforms import current_platform
@@ -24,10 +26,14 @@ if TYPE_CHECKING:
 class XlaWorker(WorkerBase):
     """What an executor of vLLM calls; vLLM's WorkerBase says when."""
 
+    def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any):
+        super().__init__(_alone(vllm_config), *args, **kwargs)
+        self._engine = vllm_config.parallel_config.data_parallel_rank
+
     def init_device(self) -> None:
         """Starts XLA and makes the runner."""
         limit_memory(self.cache_config)
-        keep_graphs(self.vllm_config.parallel_config.data_parallel_rank)
+        keep_graphs(self._engine)
         import torch_xla
 
         # Found here, before a model is loaded in vain. A folder named pyxla in the working directory hides the package.
@@ -37,14 +43,15 @@ class XlaWorker(WorkerBase):
         from pyxla.vllm.runner.model_runner import ModelRunner
 
         current_platform.check_if_supports_dtype(self.model_config.dtype)
-        init_distributed_environment(
-            world_size=1,
-            rank=self.rank,
-            local_rank=self.local_rank,
-            distributed_init_method=self.distributed_init_method,
-            backend=current_platform.dist_backend,
-        )
-        ensure_model_parallel_initialized(1, 1)
+        with set_current_vllm_config(self.vllm_config):
+            init_distributed_environment(
+                world_size=1,
+                rank=self.rank,
+                local_rank=self.local_rank,
+                distributed_init_method=self.distributed_init_method,
+                backend=current_platform.dist_backend,
+            )
+            ensure_model_parallel_initialized(1, 1)
         self.device = torch_xla.device()
         set_random_seed(self.model_config.seed)
         self.model_runner = ModelRunner(self.vllm_config, self.device)
@@ -91,7 +98,7 @@ class XlaWorker(WorkerBase):
         return output.get_output()
 
     def execute_dummy_batch(self) -> None:
-        """Runs a step without requests."""
+        """Runs a step without requests: among several engines, an idle one keeps pace with those that have some."""
         self.model_runner.run_smallest_step()
 
     def profile(self, is_start: bool = True) -> None:
@@ -100,3 +107,11 @@ class XlaWorker(WorkerBase):
 
     def shutdown(self) -> None:
         """Does nothing: the device ends with the process."""
+
+
+def _alone(config: VllmConfig) -> VllmConfig:
+    """The configuration of one of several engines, as if it were the only one: its model has no part in the others."""
+    alone, parallel = copy(config), copy(config.parallel_config)
+    parallel.data_parallel_size, parallel.data_parallel_rank = 1, 0
+    alone.parallel_config = parallel
+    return alone

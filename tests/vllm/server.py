@@ -32,13 +32,14 @@ class Server(NamedTuple):
 
 
 @contextmanager
-def serving(folder: Path, log: Path, *options: str) -> Iterator[Server]:
+def serving(folder: Path, log: Path, *options: str, **variables: str) -> Iterator[Server]:
     """Serves a model as "tiny" until the block ends.
 
     Args:
         folder: of the model.
         log: the file for what the server prints.
         options: of `vllm serve`; later ones take precedence.
+        variables: of its environment.
     """
     import httpx
 
@@ -48,10 +49,10 @@ def serving(folder: Path, log: Path, *options: str) -> Iterator[Server]:
     command = f"-P -m vllm.entrypoints.cli.main serve {folder} --served-model-name tiny --dtype float32"
     command += f" --max-model-len {LONGEST} --max-num-seqs 4 --max-num-batched-tokens 32"
     command += f" --kv-cache-memory-bytes 4000000 --host 127.0.0.1 --port {port}"
-    variables = ENVIRONMENT | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    environment = os.environ | ENVIRONMENT | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"} | variables
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, *command.split(), *options], env=os.environ | variables, stdout=output, stderr=output
+            [sys.executable, *command.split(), *options], env=environment, stdout=output, stderr=output
         )
     try:
         url, until = f"http://127.0.0.1:{port}", time.monotonic() + START_S

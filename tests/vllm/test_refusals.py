@@ -23,7 +23,7 @@ def config(folder, **options):
     [
         ({"tensor_parallel_size": 2}, "tensor_parallel_size: expected 1, got 2"),
         ({"pipeline_parallel_size": 2}, "pipeline_parallel_size: expected 1, got 2"),
-        ({"data_parallel_size": 2}, "data_parallel_size: expected 1, got 2"),
+        ({"data_parallel_size": 2, "data_parallel_backend": "ray"}, "data_parallel_backend: expected mp, got ray"),
         ({"enable_lora": True}, "LoRA: expected none, got adapters"),
         (
             {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}},
@@ -42,6 +42,16 @@ def test_a_way_to_serve(folder_of, options, expected):
     with pytest.raises(pyxla.PyxlaError) as caught:
         config(folder_of("llama"), **options)
     assert caught.value.message == f"vllm: {expected}"
+
+
+def test_experts_on_several_devices(folder_of):
+    """vLLM asks for a mixture of experts first."""
+    from pyxla.vllm.refusal import check_config
+
+    made = config(folder_of("llama"))
+    made.parallel_config.enable_expert_parallel = True
+    with pytest.raises(pyxla.PyxlaError, match="vllm: enable_expert_parallel: expected False, got True"):
+        check_config(made)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,25 @@ def test_few_blocks_change_no_token(folder_of, monkeypatch, preempted, mode, ahe
     assert sum(fed) > 50 if ahead else sum(fed) == 0
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_steps_without_requests_change_no_token(folder_of, monkeypatch, mode):
+    """vLLM runs them in an engine that waits for others, also between a step and the one that takes its tokens."""
+    from pyxla.vllm.runner.model_runner import ModelRunner
+
+    folder, prompts = folder_of("llama"), prompts_of(5, 40, 90, 17)
+    llm = engine(folder, mode, **AHEAD)
+    fed, execute = steps_that_feed_themselves(monkeypatch, runner_of(llm), delay=0.01), ModelRunner.execute
+
+    def after_an_empty_one(self, scheduled):
+        llm.llm_engine.model_executor.driver_worker.worker.execute_dummy_batch()
+        return execute(self, scheduled)
+
+    monkeypatch.setattr(ModelRunner, "execute", after_an_empty_one)
+    with pyxla.assert_no_recompilation():
+        tokens = generate(llm, prompts, 12)
+    assert tokens == greedy(folder, prompts, 12) and sum(fed) > 5
+
+
 def hits_of(manager, hits):
     """The manager's method, which notes how many tokens it found."""
     find = manager.get_computed_blocks

@@ -155,8 +155,10 @@ class ModelRunner:
         logger.info("%d graphs compiled, all ready in %.1f s", compilations() - before, took)
 
     def run_smallest_step(self) -> None:
-        """Runs a step without requests."""
+        """Runs a step without requests. The next step still finds the tokens of the last one that had some."""
+        previous = self._previous
         self._launch_empty(self.buckets.all[0])
+        self._previous = previous
 
     def execute(self, scheduled: SchedulerOutput) -> ModelRunnerOutput | Flight:
         """Launches a step.
