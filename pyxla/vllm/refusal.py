@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 check = Check("vllm")
 # vLLM's names of a float8_e4m3fn cache.
 FLOAT8 = ("fp8", "fp8_e4m3")
-# How the configurations of transformers call the number of experts.
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 def refuse_unless(there: bool, what: str, expected: object, got: object, hint: str | None = None) -> None:
@@ -50,7 +48,9 @@ def check_config(config: VllmConfig) -> None:
         refuse_unless(size == 1, what, 1, size, "--data-parallel-size: a whole model on each device")
     backend = parallel.data_parallel_backend
     refuse_unless(backend == "mp", "data_parallel_backend", "mp", backend)
-    refuse_unless(not parallel.enable_expert_parallel, "enable_expert_parallel", "False", "True")
+    refuse_unless(
+        not parallel.enable_expert_parallel, "enable_expert_parallel", "False", "True", "a device has all experts"
+    )
     refuse_unless(config.lora_config is None, "LoRA", "none", "adapters", "merge the adapter into the model's weights")
     refuse_unless(config.speculative_config is None, "speculative decoding", "none", "a draft")
     refuse_unless(config.kv_transfer_config is None, "KV transfer", "none", "a connector")
@@ -80,8 +80,6 @@ def _absent(model: Any) -> Iterator[tuple[str, object, object, str | None]]:
         yield "attention", "keys and values in heads", f"{architecture}, latent attention (MLA)", None
     if model.quantization is not None and not _quantises_the_cache_alone(model):
         yield "quantization", "weights that are not quantised", model.quantization, "serve the checkpoint in bfloat16"
-    if any(getattr(model.hf_text_config, name, 0) for name in _EXPERTS):
-        yield "model", "dense layers", f"{architecture}, a mixture of experts", None
     if model.enable_prompt_embeds:
         yield "enable_prompt_embeds", "False", "True", "pass tokens"
     if model.enable_sleep_mode:

@@ -39,7 +39,7 @@ class XlaWorker(WorkerBase):
         # Found here, before a model is loaded in vain. A folder named pyxla in the working directory hides the package.
         found = hasattr(torch.ops.xla_gpu, "paged_attention")
         refuse_unless(found, "ops", "torch.ops.xla_gpu.paged_attention", "none", "devtool doctor")
-        from pyxla.vllm import layers  # noqa: F401
+        from pyxla.vllm import layers, moe  # noqa: F401
         from pyxla.vllm.runner.model_runner import ModelRunner
 
         current_platform.check_if_supports_dtype(self.model_config.dtype)

@@ -104,7 +104,7 @@ def test_ops_are_named_by_layers_alone(path):
     nodes = list(ast.walk(ast.parse(path.read_text())))
     called = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     called |= {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    files = ("attention.py", "fused_decoder.py", "kv_cache.py", "layers.py", "worker.py")
+    files = ("attention.py", "fused_decoder.py", "kv_cache.py", "layers.py", "moe.py", "worker.py")
     with_ops = in_layers and path.name in files
     assert bool(called & set(OPS)) == with_ops, called & set(OPS)
 

@@ -34,6 +34,8 @@ LONGROPE = {
 }
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
 
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "norm_topk_prob": True}
+
 
 class Architecture(NamedTuple):
     """An architecture.
@@ -93,6 +95,30 @@ ARCHITECTURES = {
     "olmo2": Architecture("Olmo2Config", "norms after attention and MLP", {}),
     "granite": Architecture("GraniteConfig", "multipliers", {"residual_multiplier": 0.5, "logits_scaling": 2.0}),
     "cohere": Architecture("CohereConfig", "interleaved pairs of the angles", {}),
+    "mixtral": Architecture(
+        "MixtralConfig", "experts, weights of two renormalised", {"num_local_experts": 4, "num_experts_per_tok": 2}
+    ),
+    "qwen2_moe": Architecture(
+        "Qwen2MoeConfig",
+        "an expert that sees every token, dense layers between",
+        EXPERTS | {"shared_expert_intermediate_size": 96, "decoder_sparse_step": 2},
+    ),
+    "qwen3_moe": Architecture("Qwen3MoeConfig", "many small experts", EXPERTS | {"head_dim": 16, "num_experts": 16}),
+    "gpt_oss": Architecture(
+        "GptOssConfig",
+        "sinks, experts with biases, gates and factors that take turns",
+        {
+            "head_dim": 16,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 24,
+            # vLLM 0.11.0 does not know "truncate" and always does so.
+            "rope_scaling": YARN | {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True},
+        },
+    ),
+    "olmoe": Architecture(
+        "OlmoeConfig", "weights of the experts as the router gives them", {"num_experts": 8, "num_experts_per_tok": 3}
+    ),
 }
 
 

@@ -44,23 +44,9 @@ def test_a_way_to_serve(folder_of, options, expected):
     assert caught.value.message == f"vllm: {expected}"
 
 
-def test_experts_on_several_devices(folder_of):
-    """vLLM asks for a mixture of experts first."""
-    from pyxla.vllm.refusal import check_config
-
-    made = config(folder_of("llama"))
-    made.parallel_config.enable_expert_parallel = True
-    with pytest.raises(pyxla.PyxlaError, match="vllm: enable_expert_parallel: expected False, got True"):
-        check_config(made)
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        (
-            {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 4},
-            "model: expected dense layers, got MixtralForCausalLM, a mixture of experts",
-        ),
         (
             {"quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic"}},
             "quantization: expected weights that are not quantised, got fp8",
@@ -94,6 +80,11 @@ def test_a_model(folder_of, tmp_path, changes, expected):
     with pytest.raises(pyxla.PyxlaError) as caught:
         config(folder, dtype="bfloat16" if "quantization_config" in changes else "float32")
     assert caught.value.message == f"vllm: {expected}"
+
+
+def test_experts_on_several_devices(folder_of):
+    with pytest.raises(pyxla.PyxlaError, match="vllm: enable_expert_parallel: expected False, got True"):
+        config(folder_of("mixtral"), enable_expert_parallel=True)
 
 
 def test_a_head_size(folder_of):
