@@ -92,7 +92,7 @@ GROUPS = {"use_grouped_topk": True, "num_expert_group": 4, "topk_group": 2}
         GROUPS | {"scoring_func": "sigmoid", "routed_scaling_factor": 2.5},
         GROUPS | {"scoring_func": "sigmoid", "e_score_correction_bias": True},
     ],
-    ids=str,
+    ids=lambda options: "-".join(options) or "plain",
 )
 def test_every_way_to_choose_and_mix(config, options):
     """Against torch with the experts that vLLM's own functions choose. Padding gets zeros."""
