@@ -96,6 +96,8 @@ class _Experts:
         super().__init__(*args, **options)
         method = type(self.quant_method)
         refuse_unless(method is XlaUnquantizedMethod, "experts", "weights that are not quantised", method.__name__)
+        shares = self.tp_size * self.ep_size
+        refuse_unless(shares == 1, "experts", "all of each on one device", f"one of {shares} shares")
         refuse_unless(not self.zero_expert_num, "experts", "experts with weights", "zero experts")
         known = " or ".join(ACTIVATIONS)
         refuse_unless(self.activation in ACTIVATIONS, "activation of the experts", known, self.activation)

@@ -133,6 +133,7 @@ def chosen_by_vllm(layer, x, logits):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
+        ({"dp_size": 2}, "experts: expected all of each on one device, got one of 2 shares"),
         ({"activation": "relu2"}, "activation of the experts: expected silu or gelu or swigluoai, got relu2"),
         (
             {"zero_expert_num": 2, "zero_expert_type": "identity"},
