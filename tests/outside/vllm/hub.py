@@ -9,7 +9,7 @@ from tests.vllm.models import SIZES
 _VOCABULARY = 2048
 # Where a tokenizer sets no other: the beginning, the end, padding and what a reasoning model thinks between.
 _SPECIAL = ("<s>", "</s>", "<pad>", "<think>", "</think>")
-_ROWS, _LENGTH, _ENDS = 16, 128, 0.03
+_ROWS, _LENGTH = 16, 128
 _REVISION = "0" * 40
 _TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}assistant:"
 
@@ -22,12 +22,14 @@ class Model(NamedTuple):
         longest: positions.
         options: of the configuration, beside SIZES.
         begins: whether its tokenizer begins a prompt with <s>.
+        ends: how likely each token is to be followed by </s>; 0: a text has no end.
     """
 
     config: str
     longest: int
     options: dict
     begins: bool = True
+    ends: float = 0.0
 
 
 _GEMMA2 = {"head_dim": 16, "query_pre_attn_scalar": 16, "hidden_act": "gelu_pytorch_tanh"}
@@ -37,7 +39,7 @@ MODELS = {
     "meta-llama/Llama-3.2-1B": Model("LlamaConfig", 1024, {"tie_word_embeddings": True}),
     "meta-llama/Llama-3.2-1B-Instruct": Model("LlamaConfig", 8192, {"tie_word_embeddings": True}),
     "meta-llama/Meta-Llama-3.1-8B-Instruct": Model("LlamaConfig", 1024, {}),
-    "facebook/opt-125m": Model("OPTConfig", 2048, {"ffn_dim": 128, "word_embed_proj_dim": 64}),
+    "facebook/opt-125m": Model("OPTConfig", 2048, {"ffn_dim": 128, "word_embed_proj_dim": 64}, ends=0.02),
     "distilbert/distilgpt2": Model("GPT2Config", 1024, {"n_positions": 1024, "n_embd": 64, "n_layer": 2, "n_head": 4}),
     "google/gemma-2-2b-it": Model("Gemma2Config", 8192, _GEMMA2 | {"sliding_window": 1024}),
     "mistralai/Ministral-8B-Instruct-2410": Model("MistralConfig", 1024, {"sliding_window": 512}),
@@ -120,9 +122,8 @@ def _fitted(model: Model, tokens: list[int], steps: int):
     for _ in range(steps):
         starts = torch.randint(0, len(data) - _LENGTH, (_ROWS,))
         batch = torch.stack([data[start : start + _LENGTH] for start in starts])
-        # An end anywhere: a text drawn ends after some tokens, and the likeliest token is never the end.
-        batch[torch.rand(batch.shape) < _ENDS] = SIZES["eos_token_id"]
-        loss = made(batch, labels=batch).loss
+        ends = torch.rand(batch.shape) < model.ends
+        loss = made(batch, labels=batch.masked_fill(ends, SIZES["eos_token_id"])).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

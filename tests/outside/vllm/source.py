@@ -24,7 +24,7 @@ class Vllm(Suite):
     def add_options(cls, parser: ArgumentParser) -> None:
         help_ = "keep the models in this folder; those that are there are not made again"
         parser.add_argument("--models", type=Path, help=help_)
-        parser.add_argument("--steps", type=int, default=300, help="steps in which the weights of a model are fitted")
+        parser.add_argument("--steps", type=int, default=400, help="steps in which the weights of a model are fitted")
 
     @classmethod
     def check_release(cls, folder: Path, release: str) -> None:
