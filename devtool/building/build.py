@@ -212,7 +212,7 @@ def _configure(folder: Path, options: Options) -> str:
         click.echo(shown, err=True)
         raise _configure_failure(shown)
     _configured(folder).write_text(json.dumps(wanted, indent=1))
-    if not (variant or options.sanitize):
+    if not (variant or options.sanitize) and (folder / "compile_commands.json").is_file():
         write_commands(folder, find_nvcc())
     return ninja
 

@@ -45,6 +45,7 @@ def watched(tmp_path):
     watched = Watched(Tree(tmp_path), "-k", "check_raw and f32-3x5")
     yield watched
     watched.process.kill()
+    watched.process.wait()
 
 
 def test_from_green_to_red_and_back(watched):
