@@ -24,9 +24,13 @@ RESERVE = 0.02
 
 
 def limit_memory(cache: CacheConfig) -> None:
-    """Limits the device's allocator to gpu_memory_utilization; call it before XLA starts."""
+    """Gives the device's allocator gpu_memory_utilization of the memory; call it before XLA starts.
+
+    In one piece: of several, none may have room for a cache.
+    """
     if requested_device() == "CUDA":
         os.environ.setdefault("PYXLA_MEMORY_FRACTION", str(cache.gpu_memory_utilization))
+        os.environ.setdefault("PYXLA_PREALLOCATE", "1")
 
 
 def bytes_for_caches(cache: CacheConfig, device: torch.device, run_largest_step: Callable[[], None]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from vllm.v1.worker.worker_base import WorkerBase
 from pyxla.vllm.graph_cache import keep_graphs
 from pyxla.vllm.memory import bytes_for_caches, limit_memory
 from pyxla.vllm.refusal import refuse_unless
+from pyxla.vllm.xla_flags import set_flags
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -33,6 +35,7 @@ class XlaWorker(WorkerBase):
     def init_device(self) -> None:
         """Starts XLA and makes the runner."""
         limit_memory(self.cache_config)
+        set_flags()
         keep_graphs(self._engine)
         import torch_xla
 
@@ -89,6 +92,9 @@ class XlaWorker(WorkerBase):
     def compile_or_warm_up_model(self) -> None:
         """Compiles all steps."""
         self.model_runner.warm_up()
+        # What exists now stays: the collector need not look at it while the server serves, which takes up to 15 ms.
+        gc.collect()
+        gc.freeze()
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput | AsyncModelRunnerOutput:
         """Launches a step; without async scheduling also reads its tokens."""

@@ -26,6 +26,8 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
     "HF_HUB_OFFLINE": "1",
+    # Otherwise cuBLAS may round the operands of float32 products to TF32, in this process and in those of a server.
+    "NVIDIA_TF32_OVERRIDE": "0",
 }
 os.environ.update(ENVIRONMENT)
 

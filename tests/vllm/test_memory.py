@@ -68,10 +68,14 @@ def test_gpu_memory_utilization_limits_xla(cache, gpu, monkeypatch):
     from pyxla.pjrt.client_options import client_options
     from pyxla.vllm.memory import limit_memory
 
-    monkeypatch.delenv("PYXLA_MEMORY_FRACTION", raising=False)
+    names = ("PYXLA_MEMORY_FRACTION", "PYXLA_PREALLOCATE")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
     limit_memory(cache)
-    assert client_options()["memory_fraction"] == 0.5
-    monkeypatch.delenv("PYXLA_MEMORY_FRACTION")
+    options = client_options()
+    assert (options["memory_fraction"], options["preallocate"]) == (0.5, True)
+    for name in names:
+        monkeypatch.delenv(name)
 
 
 @pytest.mark.parametrize("mode", MODES)
