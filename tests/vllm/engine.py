@@ -33,7 +33,7 @@ os.environ.update(ENVIRONMENT)
 
 
 def engine(folder: Path, mode: str = "compiled", **options):
-    """An engine with few buckets: 8, 16 and 32 tokens.
+    """An engine with few buckets: 16 and 32 tokens.
 
     Args:
         folder: of the model.

@@ -37,10 +37,10 @@ def test_a_graph_for_each_bucket(folder_of, mode):
     # A number of requests that no other test has: XLA compiles a graph once in a process.
     runner = runner_of(engine(folder_of("llama"), mode, max_num_seqs={"compiled": 5, "direct": 6}[mode]))
     after = compilations()
-    assert len(runner.buckets.all) == 3
+    assert len(runner.buckets.all) == 2
     runner.warm_up()
     assert compilations() == after
-    assert after - before >= 3
+    assert after - before >= 2
 
 
 @pytest.mark.parametrize(("name", "weights"), [("llama", 1), ("llama3_rope", 2)])

@@ -36,8 +36,8 @@ def start(folder, cache, **variables) -> list:
 def test_second_start_compiles_nothing(folder_of, tmp_path):
     folder = folder_of("llama")
     graphs, tokens = start(folder, tmp_path)
-    # Three buckets, one of them with graphs that sample.
-    assert graphs > 3
+    # Two buckets, one of them with graphs that sample.
+    assert graphs > 2
     assert start(folder, tmp_path) == [0, tokens]
     assert start(folder, tmp_path, VLLM_DISABLE_COMPILE_CACHE="1") == [graphs, tokens]
 

@@ -129,14 +129,19 @@ class ModelRunner:
         return [layer.kv_cache[0] for layer in self._layers.values() if layer.kv_sharing_target_layer_name is None]
 
     def run_largest_step(self) -> None:
-        """Runs the largest step, over caches of one block, so that the device's peak use of memory includes it."""
+        """Runs the largest step, over caches of one block, so that the device's peak use of memory includes it.
+
+        It is traced: compiling takes longer, for a graph that no other step can use.
+        """
         self._bind(self._cache_dtype, dict.fromkeys(self.kv_cache_spec(), 1))
+        mode = self.direct, self._step
+        self.direct, self._step = True, step_in_mode(True, 0)
         for logprobs in (False, True):
             hidden = self._launch_empty(self.buckets.all[-1], Variant(Level.ADJUSTED, logprobs))
         self._sampler.warm_up_prompts(hidden)
+        self.direct, self._step = mode
         for layer in self._layers.values():
             layer.kv_cache = [torch.tensor([])]
-        torch._dynamo.reset()
 
     def warm_up(self) -> None:
         """Compiles the step of every bucket with all that samples, before the first request."""
