@@ -77,5 +77,5 @@ def site(tmp_path_factory) -> Path:
     return output
 
 
-# tests/spmd/test_shard.py runs these in a process with several devices.
-collect_ignore = [] if "CPU_NUM_DEVICES" in os.environ else ["spmd/mesh"]
+# tests/spmd/test_shard.py and tests/vllm/parallel/test_tensor_parallel.py run these in a process with several devices.
+collect_ignore = [] if "CPU_NUM_DEVICES" in os.environ else ["spmd/mesh", "vllm/parallel/mesh"]

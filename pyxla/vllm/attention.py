@@ -6,6 +6,7 @@ import torch
 from vllm.attention.backends.abstract import AttentionBackend, AttentionImpl, AttentionType
 
 from pyxla.nn import AttentionMetadata
+from pyxla.vllm.mesh import op, place
 from pyxla.vllm.refusal import FLOAT8, refuse_unless
 
 
@@ -74,6 +75,7 @@ class XlaAttentionImpl(AttentionImpl):
         self.sinks = sinks
         self.kv_scales: torch.Tensor | None = None
         self.writes_cache = kv_sharing_target_layer_name is None
+        self._store, self._attend = op("reshape_and_cache", "heads"), op("paged_attention", "heads")
 
     def to(self, device: torch.device, owner: torch.nn.Module) -> None:
         """Moves what is no parameter of the model, as the ops want it.
@@ -88,7 +90,8 @@ class XlaAttentionImpl(AttentionImpl):
         for name in ("alibi_slopes", "sinks", "kv_scales"):
             tensor = getattr(self, name)
             if tensor is not None:
-                setattr(self, name, tensor.detach().to(device, torch.float32))
+                # The heads are the last dimension of each.
+                setattr(self, name, place(tensor.detach().to(device, torch.float32), tensor.dim() - 1))
 
     def forward(
         self,
@@ -106,13 +109,13 @@ class XlaAttentionImpl(AttentionImpl):
         tokens = query.shape[0]
         if self.writes_cache:
             key, value = (t.view(tokens, self.num_kv_heads, self.head_size) for t in (key, value))
-            torch.ops.xla_gpu.reshape_and_cache(key, value, kv_cache, attn_metadata.slot_mapping, self.kv_scales)
+            self._store(key, value, kv_cache, attn_metadata.slot_mapping, self.kv_scales)
         query = query.view(tokens, self.num_heads, self.head_size)
         return self.attend(query, kv_cache, attn_metadata).flatten(1)
 
     def attend(self, query: torch.Tensor, kv_cache: torch.Tensor, attn_metadata: AttentionMetadata) -> torch.Tensor:
         """The attention of query [tokens, heads, d] to a cache with all keys and values; as query."""
-        return torch.ops.xla_gpu.paged_attention(
+        return self._attend(
             query,
             kv_cache,
             attn_metadata.context_lens,

@@ -12,6 +12,7 @@ from vllm.model_executor.models.llama import LlamaDecoderLayer, LlamaForCausalLM
 from pyxla.nn import AttentionMetadata
 from pyxla.pjrt.cuda_plugin import gpus
 from pyxla.pjrt.platform import requested_device
+from pyxla.vllm.mesh import devices
 
 ops = torch.ops.xla_gpu
 # Limits of the op: tokens, what sizes are multiples of, and what the size of a head is one of.
@@ -21,10 +22,12 @@ MAX_TOKENS, GRANULE, HEAD_GRANULE = 64, 256, 32
 def fuse(model: torch.nn.Module) -> torch.nn.Module:
     """The model, or the model with its small steps in fused_decoder_layer, if the op takes its layers and has code.
 
+    A model on several devices stays as it is: they would have to sum up inside the op.
+
     Args:
         model: vLLM's, loaded.
     """
-    return FusedLlama(model) if _has_code() and _fits(model) else model
+    return FusedLlama(model) if devices() == 1 and _has_code() and _fits(model) else model
 
 
 def _has_code() -> bool:

@@ -8,6 +8,9 @@ from vllm.model_executor.layers import rotary_embedding as rotary
 from vllm.model_executor.layers.activation import GeluAndMul, SiluAndMul
 from vllm.model_executor.layers.layernorm import RMSNorm
 
+from pyxla.vllm.mesh import devices, op
+from pyxla.vllm.sharding import Columns
+
 ops = torch.ops.xla_gpu
 
 
@@ -15,13 +18,18 @@ ops = torch.ops.xla_gpu
 class XlaRMSNorm(RMSNorm):
     """RMSNorm; with a residual, the sum and its norm in one kernel."""
 
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._of_heads, self._devices = op("rms_norm", "rows"), devices()
+
     def forward_oot(self, x: torch.Tensor, residual: torch.Tensor | None = None):
         """As RMSNorm.forward_native."""
         if self.variance_size_override is not None:
             return self.forward_native(x, residual)
         weight = self.weight if self.has_weight else None
         if residual is None:
-            return ops.rms_norm(x, weight, self.variance_epsilon)
+            norm = self._of_heads if x.dim() == 3 and x.shape[1] % self._devices == 0 else ops.rms_norm
+            return norm(x, weight, self.variance_epsilon)
         return ops.fused_add_rms_norm(x, residual, weight, self.variance_epsilon), residual
 
 
@@ -29,27 +37,45 @@ class XlaRMSNorm(RMSNorm):
 class XlaSiluAndMul(SiluAndMul):
     """SwiGLU's activation."""
 
-    def forward_oot(self, x: torch.Tensor) -> torch.Tensor:
+    def __init__(self):
+        super().__init__()
+        self._by_device = op("silu_and_mul", "rows")
+
+    def forward_oot(self, x: torch.Tensor | Columns) -> torch.Tensor:
         """As SiluAndMul.forward_native."""
-        return ops.silu_and_mul(x)
+        return self._by_device(x.by_device).flatten(1) if isinstance(x, Columns) else ops.silu_and_mul(x)
 
 
 @CustomOp.register_oot(name="GeluAndMul")
 class XlaGeluAndMul(GeluAndMul):
     """GEGLU's activation."""
 
-    def forward_oot(self, x: torch.Tensor) -> torch.Tensor:
+    def __init__(self, approximate: str = "none"):
+        super().__init__(approximate)
+        self._by_device = op("gelu_and_mul", "rows")
+
+    def forward_oot(self, x: torch.Tensor | Columns) -> torch.Tensor:
         """As GeluAndMul.forward_native."""
+        if isinstance(x, Columns):
+            return self._by_device(x.by_device, self.approximate).flatten(1)
         return ops.gelu_and_mul(x, self.approximate)
 
 
-def _rotate(self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None):
-    if key is None:
-        return self.forward_native(positions, query, key)
-    tokens = positions.numel()
-    heads = (t.view(tokens, -1, self.head_size) for t in (query, key))
-    q, k = ops.rotary_embedding(positions.flatten(), *heads, self.cos_sin_cache, self.is_neox_style)
-    return q.view(query.shape), k.view(key.shape)
+class _Rotary:
+    """RotaryEmbedding on one kernel."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._rotate = op("rotary_embedding", "heads")
+
+    def forward_oot(self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None):
+        """As RotaryEmbedding.forward_native."""
+        if key is None:
+            return self.forward_native(positions, query, key)
+        tokens = positions.numel()
+        heads = (t.view(tokens, -1, self.head_size) for t in (query, key))
+        q, k = self._rotate(positions.flatten(), *heads, self.cos_sin_cache, self.is_neox_style)
+        return q.view(query.shape), k.view(key.shape)
 
 
 # Those whose angles alone differ: all have RotaryEmbedding's forward.
@@ -62,4 +88,4 @@ for _name in (
     "NTKScalingRotaryEmbedding",
     "YaRNScalingRotaryEmbedding",
 ):
-    CustomOp.register_oot(name=_name)(type(f"Xla{_name}", (getattr(rotary, _name),), {"forward_oot": _rotate}))
+    CustomOp.register_oot(name=_name)(type(f"Xla{_name}", (_Rotary, getattr(rotary, _name)), {}))

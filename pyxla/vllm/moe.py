@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.custom_op import CustomOp
@@ -10,9 +12,12 @@ from vllm.model_executor.layers.fused_moe.cpu_fused_moe import grouped_topk
 from vllm.model_executor.layers.fused_moe.layer import FusedMoE, UnquantizedFusedMoEMethod
 from vllm.model_executor.layers.shared_fused_moe import SharedFusedMoE
 
+from pyxla.torch_ops.custom_op import find_op
+from pyxla.vllm.mesh import devices, op
 from pyxla.vllm.refusal import refuse_unless
 
-ops = torch.ops.xla_gpu
+# Each device has a part of the inputs: the results are its addends, those of all devices after each other.
+find_op("grouped_product").register_sharding("inputs", operands={"x": 2, "weight": 2, "bias": 0}, results=[0])
 
 
 def _swigluoai(x: torch.Tensor) -> torch.Tensor:
@@ -22,7 +27,12 @@ def _swigluoai(x: torch.Tensor) -> torch.Tensor:
     return (up + 1) * gate * torch.sigmoid(slope * gate)
 
 
-ACTIVATIONS = {"silu": ops.silu_and_mul, "gelu": ops.gelu_and_mul, "swigluoai": _swigluoai}
+def _activation(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """An activation of ACTIVATIONS, of [..., devices, 2 inner sizes of a device]."""
+    return _swigluoai if name == "swigluoai" else op(f"{name}_and_mul", "rows")
+
+
+ACTIVATIONS = "silu", "gelu", "swigluoai"
 
 
 def route(layer: FusedMoE, x: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -71,10 +81,11 @@ def mix(layer: FusedMoE, x: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
     rows = x[:, None]
     if layer.apply_router_weight_on_input:
         rows = rows * weights.to(x.dtype)
-    hidden = ops.grouped_product(rows, layer.w13_weight, experts, getattr(layer, "w13_bias", None))
-    hidden = ACTIVATIONS[layer.activation](hidden)
-    out = ops.grouped_product(hidden, layer.w2_weight, experts, getattr(layer, "w2_bias", None)).float()
-    return (out if layer.apply_router_weight_on_input else out * weights).sum(dim=1).to(x.dtype)
+    hidden = layer.into_experts(rows, layer.w13_weight, experts, getattr(layer, "w13_bias", None))
+    hidden = layer.activate(hidden.unflatten(2, (devices(), -1))).flatten(2)
+    out = layer.out_of_experts(hidden, layer.w2_weight, experts, getattr(layer, "w2_bias", None)).float()
+    out = out.unflatten(0, (devices(), -1))
+    return (out if layer.apply_router_weight_on_input else out * weights).sum(dim=(0, 2)).to(x.dtype)
 
 
 @CustomOp.register_oot(name="UnquantizedFusedMoEMethod")
@@ -101,6 +112,8 @@ class _Experts:
         refuse_unless(not self.zero_expert_num, "experts", "experts with weights", "zero experts")
         known = " or ".join(ACTIVATIONS)
         refuse_unless(self.activation in ACTIVATIONS, "activation of the experts", known, self.activation)
+        self.into_experts, self.out_of_experts = op("grouped_product", "columns"), op("grouped_product", "inputs")
+        self.activate = _activation(self.activation)
 
     def forward_oot(self, hidden_states: torch.Tensor, router_logits: torch.Tensor):
         """As FusedMoE.forward_native, whose op vllm::moe_forward cannot be part of a compiled step."""

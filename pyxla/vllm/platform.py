@@ -9,6 +9,7 @@ import torch
 from vllm.platforms.interface import Platform, PlatformEnum
 
 from pyxla.pjrt.platform import requested_device
+from pyxla.vllm.mesh import OPTION
 from pyxla.vllm.refusal import check_config, check_request, refuse_unless
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class XlaPlatform(Platform):
             vllm_config.cache_config.block_size = BLOCK_SIZE
         check_config(vllm_config)
         cls._config = vllm_config
+        _use_one_process(vllm_config)
         # The runner compiles a whole step; vLLM is to compile no part of it.
         vllm_config.compilation_config.level = CompilationLevel.NO_COMPILATION
         vllm_config.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
@@ -126,3 +128,16 @@ class XlaPlatform(Platform):
 
         if isinstance(params, SamplingParams):
             check_request(params, cls._config)
+
+
+def _use_one_process(config: VllmConfig) -> None:
+    """Lets one worker compute on all devices that share a model, where vLLM would start one for each.
+
+    Args:
+        config: vLLM's; changed in place once, as engines check it again. Its world_size stays: it says how many devices
+            are those of one engine among several.
+    """
+    parallel = config.parallel_config
+    if parallel.tensor_parallel_size > 1:
+        config.additional_config = {**config.additional_config, OPTION: parallel.tensor_parallel_size}
+        parallel.tensor_parallel_size, parallel.distributed_executor_backend = 1, "uni"

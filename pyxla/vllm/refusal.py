@@ -43,9 +43,8 @@ def check_config(config: VllmConfig) -> None:
         PyxlaError: the first thing that is not there.
     """
     parallel, cache, model = config.parallel_config, config.cache_config, config.model_config
-    for what in ("tensor_parallel_size", "pipeline_parallel_size"):
-        size = getattr(parallel, what)
-        refuse_unless(size == 1, what, 1, size, "--data-parallel-size: a whole model on each device")
+    pipeline = parallel.pipeline_parallel_size
+    refuse_unless(pipeline == 1, "pipeline_parallel_size", 1, pipeline, "--tensor-parallel-size")
     backend = parallel.data_parallel_backend
     refuse_unless(backend == "mp", "data_parallel_backend", "mp", backend)
     refuse_unless(

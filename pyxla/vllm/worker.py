@@ -17,6 +17,7 @@ from vllm.v1.worker.worker_base import WorkerBase
 
 from pyxla.vllm.graph_cache import keep_graphs
 from pyxla.vllm.memory import bytes_for_caches, limit_memory
+from pyxla.vllm.mesh import OPTION, devices, start_mesh
 from pyxla.vllm.refusal import refuse_unless
 from pyxla.vllm.xla_flags import set_flags
 
@@ -37,6 +38,7 @@ class XlaWorker(WorkerBase):
         limit_memory(self.cache_config)
         set_flags()
         keep_graphs(self._engine)
+        start_mesh(self.vllm_config.additional_config.get(OPTION, 1))
         import torch_xla
 
         # Found here, before a model is loaded in vain. A folder named pyxla in the working directory hides the package.
@@ -78,8 +80,8 @@ class XlaWorker(WorkerBase):
         return self.model_runner.kv_cache_spec()
 
     def determine_available_memory(self) -> int:
-        """The bytes that the caches may take."""
-        return bytes_for_caches(self.cache_config, self.device, self.model_runner.run_largest_step)
+        """The bytes that the caches may take, on all devices together."""
+        return devices() * bytes_for_caches(self.cache_config, self.device, self.model_runner.run_largest_step)
 
     def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
         """Notes how many blocks vLLM has decided on."""

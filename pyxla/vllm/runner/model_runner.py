@@ -17,6 +17,7 @@ from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 from pyxla.hlo.dump import compilations
 from pyxla.sync import sync
 from pyxla.vllm.fused_decoder import fuse
+from pyxla.vllm.mesh import place
 from pyxla.vllm.refusal import FLOAT8, refuse_unless
 from pyxla.vllm.runner.batch import Batch
 from pyxla.vllm.runner.buckets import Bucket, Buckets
@@ -25,6 +26,7 @@ from pyxla.vllm.runner.output import Flight
 from pyxla.vllm.runner.sampler import LIKELIEST, StepSampler
 from pyxla.vllm.runner.step import step_in_mode
 from pyxla.vllm.sampling import VARIANTS, Level, Prepared, Sampled, Variant
+from pyxla.vllm.sharding import shard
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -59,7 +61,7 @@ class ModelRunner:
         self._batch = Batch(self.max_requests, length, max_blocks, block_size)
         self._step = step_in_mode(self.direct, len(self.buckets.all))
         self._flight: Flight | None = None
-        self._previous = torch.zeros(self.max_requests, dtype=torch.int32).to(device)
+        self._previous = place(torch.zeros(self.max_requests, dtype=torch.int32).to(device))
         self._layers: dict[str, Attention] = {}
 
     def load_model(self) -> None:
@@ -67,7 +69,7 @@ class ModelRunner:
         started = time.perf_counter()
         self.model = fuse(get_model(vllm_config=self.config).eval())
         self._layers = get_layers_from_vllm_config(self.config, Attention)
-        _move(self.model, self.device)
+        _move(self.model, self.device, shard(self.model))
         for layer in self._layers.values():
             layer.impl.to(self.device, self._layers.get(layer.kv_sharing_target_layer_name, layer))
         self._sampler = StepSampler(
@@ -117,7 +119,7 @@ class ModelRunner:
             shape = layer.attn_backend.get_kv_cache_shape(
                 count, self.config.cache_config.block_size, layer.num_kv_heads, layer.head_size
             )
-            layer.kv_cache = [torch.zeros(shape, dtype=dtype, device=self.device)]
+            layer.kv_cache = [place(torch.zeros(shape, dtype=dtype, device=self.device), 3)]
         for layer in self._layers.values():
             if layer.kv_sharing_target_layer_name is not None:
                 layer.kv_cache = self._layers[layer.kv_sharing_target_layer_name].kv_cache
@@ -197,7 +199,8 @@ class ModelRunner:
     def _launch(self, bucket: Bucket, packed: torch.Tensor, prepared: Prepared) -> tuple[Sampled, torch.Tensor]:
         with torch.no_grad():
             layout, layers = self._layouts[bucket], self._layers
-            likeliest, logits, hidden = self._step(self.model, layers, layout, packed.to(self.device), self._previous)
+            packed = place(packed.to(self.device))
+            likeliest, logits, hidden = self._step(self.model, layers, layout, packed, self._previous)
             self._end_graph()
             sampled = self._sampler.run(prepared, likeliest, logits)
             self._end_graph()
@@ -209,14 +212,23 @@ class ModelRunner:
             torch_xla.sync()
 
 
-def _move(model: torch.nn.Module, device: torch.device) -> None:
-    """Like `model.to(device)`, which would make two tensors of a tied weight."""
+def _move(model: torch.nn.Module, device: torch.device, split: dict[int, int]) -> None:
+    """Like `model.to(device)`, which would make two tensors of a tied weight.
+
+    Args:
+        model: on the host.
+        device: the XLA device.
+        split: what `shard` returned.
+    """
     moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def move(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device == device:
+            # Of a module that is in the model twice.
+            return tensor
         # The first of the pair is kept, so that no other tensor gets its id.
         if id(tensor) not in moved:
-            moved[id(tensor)] = tensor, tensor.to(device)
+            moved[id(tensor)] = tensor, place(tensor.to(device), split.get(id(tensor)))
         return moved[id(tensor)][1]
 
     model.requires_grad_(False)._apply(move)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from pyxla.nn import in_mode
+from pyxla.vllm.mesh import place
 from pyxla.vllm.runner.batch import Plan
 from pyxla.vllm.runner.buckets import Bucket
 from pyxla.vllm.sampling import (
@@ -150,7 +151,7 @@ class StepSampler:
         """
         if prepared.variant == LIKELIEST:
             return Sampled(tokens, None)
-        packed, tables = prepared.packed.to(self._device), self._sampler.tables
+        packed, tables = place(prepared.packed.to(self._device)), self._sampler.tables
         return self._graphs[prepared.variant](logits, packed, *tables, prepared.mask)
 
     def blank(self, bucket: Bucket, variant: Variant) -> Prepared:

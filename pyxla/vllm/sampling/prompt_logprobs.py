@@ -10,6 +10,7 @@ import torch
 
 from pyxla.nn import in_mode
 from pyxla.op.arguments import Check
+from pyxla.vllm.mesh import place
 from pyxla.vllm.sampling.logprobs import Logprobs, score
 
 check = Check("PromptLogprobs")
@@ -100,7 +101,7 @@ class PromptLogprobs:
             rows_and_tokens = np.zeros((2, self._chunk_rows), np.int32)
             rows_and_tokens[0, :count] = np.arange(count) + first + start - computed
             rows_and_tokens[1, :count] = prompt.tokens[start + 1 : start + 1 + count]
-            chunk = self._chunk(hidden, torch.from_numpy(rows_and_tokens).to(hidden.device))
+            chunk = self._chunk(hidden, place(torch.from_numpy(rows_and_tokens).to(hidden.device)))
             for whole, part in zip(prompt.scored, map(torch.Tensor.cpu, chunk), strict=True):
                 whole[start : start + count] = part[:count, : whole.shape[1]] if part.dim() == 2 else part[:count]
         if computed + scheduled < len(prompt.tokens):

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from pyxla.op.arguments import Check
+from pyxla.vllm.mesh import place
 from pyxla.vllm.sampling.bans import Bans
 from pyxla.vllm.sampling.rows import as_integers, neutral
 from pyxla.vllm.sampling.sample import MIN_TEMPERATURE, Level, Variant
@@ -202,7 +203,7 @@ class Sampler:
         device, words = self.tables.bias.device, -(-self._vocab_size // 32)
         if not grammar:
             if num_rows not in self._open_masks:
-                self._open_masks[num_rows] = torch.full((num_rows, words), -1, dtype=torch.int32).to(device)
+                self._open_masks[num_rows] = place(torch.full((num_rows, words), -1, dtype=torch.int32).to(device))
             return self._open_masks[num_rows]
         mask = np.full((num_rows, words), -1, np.int32)
         for row, name in enumerate(request_ids):
@@ -210,4 +211,4 @@ class Sampler:
                 got = grammar[name].shape
                 check.that(got == (words,), "grammar", f"{words} words", got)
                 mask[row] = grammar[name]
-        return torch.from_numpy(mask).to(device)
+        return place(torch.from_numpy(mask).to(device))

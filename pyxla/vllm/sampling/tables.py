@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from pyxla.nn import in_mode
+from pyxla.vllm.mesh import place
 from pyxla.vllm.sampling.rows import Rows
 
 # The bit of a count that says that the token is in the prompt.
@@ -36,7 +37,7 @@ class Tables(NamedTuple):
 def empty_tables(slots: int, vocab_size: int, device: torch.device | str) -> Tables:
     """Tables of zeros: 8 bytes per token of the vocabulary and slot."""
     shape = (slots, vocab_size)
-    return Tables(torch.zeros(shape, dtype=torch.int32).to(device), torch.zeros(shape).to(device))
+    return Tables(*(place(torch.zeros(shape, dtype=dtype).to(device)) for dtype in (torch.int32, torch.float32)))
 
 
 def load(table: torch.Tensor, slot: int, row: np.ndarray, mode: str) -> None:
@@ -48,8 +49,8 @@ def load(table: torch.Tensor, slot: int, row: np.ndarray, mode: str) -> None:
         row: [vocabulary], of the table's dtype.
         mode: as in `pyxla.nn.in_mode`.
     """
-    index = torch.tensor([slot], dtype=torch.int32).to(table.device)
-    _write(mode)(table, index, torch.from_numpy(row[None]).to(table.device))
+    inputs = torch.tensor([slot], dtype=torch.int32), torch.from_numpy(row[None])
+    _write(mode)(table, *(place(tensor.to(table.device)) for tensor in inputs))
     if mode == "direct" and table.device.type == "xla":
         import torch_xla
 
