@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from pyxla.errors import PyxlaError, mismatch
 from pyxla.pjrt import driver
@@ -222,6 +223,33 @@ def ask_stream(device: int) -> int:
     if not ask(ctypes.c_size_t(device), ctypes.byref(stream)):
         raise PyxlaError(mismatch("CUDA", "plugin", f"a stream of device {device}", "none"), "devtool doctor")
     return stream.value
+
+
+class Memory(NamedTuple):
+    """Bytes of a device's memory that XLA has in use, the most that it had, and the most that it may have."""
+
+    used: int
+    peak: int
+    limit: int
+
+
+def memory_of(device: int) -> Memory:
+    """What XLA's allocator has counted on a device.
+
+    torch_xla says it too, but not in SPMD mode.
+
+    Args:
+        device: its number among XLA's.
+
+    Raises:
+        PyxlaError: the plugin does not count.
+    """
+    figures = (ctypes.c_int64 * 3)()
+    ask = ctypes.CDLL(str(proxy_path())).pyxla_memory_stats
+    ask.restype = ctypes.c_bool
+    if not ask(ctypes.c_size_t(device), figures):
+        raise PyxlaError(mismatch("CUDA", "plugin", f"the memory of device {device}", "none"), "devtool doctor")
+    return Memory(*figures)
 
 
 def set_compile_options(more: bytes) -> None:

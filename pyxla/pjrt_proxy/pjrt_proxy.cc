@@ -22,7 +22,9 @@
 // And two are for torch_xla 2.9, which ends the process if a client calls itself "cuda", exports and imports memory of
 // a client "cpu" only, and does not ask for a stream:
 //   PJRT_Client_PlatformName answers PYXLA_PLATFORM_NAME, if it is set (pyxla/autoload.py);
-//   PJRT_Client_AddressableDevices keeps its result, so that pyxla can ask for a stream (pyxla_ask_stream).
+//   PJRT_Client_AddressableDevices keeps its result, so that pyxla can ask for a stream (pyxla_ask_stream), and how
+//   much memory of each device is in use, which torch_xla does not say of devices that share a program
+//   (pyxla_memory_stats).
 //
 // The vendor's plugin is the one that PYXLA_PJRT_PLUGIN names; pyxla/pjrt/cuda_plugin.py sets it.
 #include <dlfcn.h>
@@ -35,6 +37,7 @@
 #include <string>
 #include <utility>
 
+#include "pjrt_extended.h"
 #include "pjrt_extensions.h"
 #include "pjrt_structs.h"
 
@@ -43,8 +46,6 @@ namespace {
 using namespace pjrt;
 
 constexpr size_t kMaxFunctions = 256;
-// Twice the largest struct of API 0.115.
-constexpr size_t kRoom = 512;
 
 struct Api {
   ApiHead head;
@@ -65,29 +66,6 @@ constexpr Special kSpecial[] = {
 };
 
 Function vendor_functions[kMaxFunctions];
-
-size_t SizeOf(const void* args) { return *static_cast<const size_t*>(args); }
-
-// A copy of a struct with room for the fields that its writer did not know.
-class Extended {
- public:
-  explicit Extended(void* from, size_t bytes) : from_(from), bytes_(bytes) {
-    std::memcpy(room_, from, bytes);
-    std::memset(room_ + bytes, 0, kRoom - bytes);
-    const size_t size = kRoom;
-    std::memcpy(room_, &size, sizeof(size));
-  }
-  // Results lie behind the size, in the caller's bytes.
-  void CopyBack() {
-    std::memcpy(static_cast<char*>(from_) + sizeof(size_t), room_ + sizeof(size_t), bytes_ - sizeof(size_t));
-  }
-  char* get() { return room_; }
-
- private:
-  void* from_;
-  size_t bytes_;
-  alignas(16) char room_[kRoom];
-};
 
 std::mutex error_mutex;
 std::string first_error;
@@ -290,6 +268,17 @@ extern "C" __attribute__((visibility("default"))) bool pyxla_take_error(char* te
 // A stream of a device. The next view that this thread makes of device memory waits for it. False: there is none.
 extern "C" __attribute__((visibility("default"))) bool pyxla_ask_stream(size_t device, intptr_t* stream) {
   return device < device_count && AskStream(devices[device], stream);
+}
+
+// What the allocator of a device has counted: bytes in use, their peak and their limit; false: the plugin says nothing.
+extern "C" __attribute__((visibility("default"))) bool pyxla_memory_stats(size_t device, int64_t* figures) {
+  if (device >= device_count) return false;
+  MemoryStatsArgs args = {};
+  args.struct_size = sizeof(args);
+  args.device = devices[device];
+  if (void* error = Call(kMemoryStats, 0, 0, &args)) return TakeText(error), false;
+  figures[0] = args.used, figures[1] = args.peak, figures[2] = args.limit;
+  return true;
 }
 
 // What every compilation from now on gets beside its own options: fields of a CompileOptionsProto; none if size is 0.

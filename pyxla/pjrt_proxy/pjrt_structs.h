@@ -54,6 +54,7 @@ enum Place : size_t {
   kPlatformName = 12,
   kAddressableDevices = 16,
   kCompile = 20,
+  kMemoryStats = 34,
   kExecute = 55,
   kToHostBuffer = 70,
   kReadyEvent = 72,
@@ -99,6 +100,12 @@ struct AddressableDevicesArgs {
   void *extension_start, *client;
   void* const* devices;
   size_t count;
+};
+// Words that are not named here say whether the one before is there, or count allocations.
+struct MemoryStatsArgs {
+  size_t struct_size;
+  void *extension_start, *device;
+  int64_t used, peak, is_peak_set, allocations[4], limit, is_limit_set;
 };
 struct GetStreamArgs {
   size_t struct_size;

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-import torch
 from vllm import envs
 from vllm.config import CacheConfig
 from vllm.logger import init_logger
 
 from pyxla.errors import PyxlaError, mismatch
+from pyxla.pjrt.cuda_plugin import memory_of
 from pyxla.pjrt.platform import requested_device
+from pyxla.vllm.mesh import devices
 
 # Below vllm, whose logger is the one that vLLM sets up.
 logger = init_logger(f"vllm.{__name__}")
@@ -33,12 +34,11 @@ def limit_memory(cache: CacheConfig) -> None:
         os.environ.setdefault("PYXLA_PREALLOCATE", "1")
 
 
-def bytes_for_caches(cache: CacheConfig, device: torch.device, run_largest_step: Callable[[], None]) -> int:
-    """The bytes that the caches may take, beside the model and the largest step.
+def bytes_for_caches(cache: CacheConfig, run_largest_step: Callable[[], None]) -> int:
+    """The bytes that the caches may take on each device, beside the model and the largest step.
 
     Args:
         cache: vLLM's settings.
-        device: the XLA device.
         run_largest_step: called to measure the peak; not on the CPU, where XLA keeps no account of memory.
 
     Raises:
@@ -49,12 +49,10 @@ def bytes_for_caches(cache: CacheConfig, device: torch.device, run_largest_step:
     if requested_device() == "CPU":
         return (envs.VLLM_CPU_KVCACHE_SPACE or CPU_GIB) * GIB
 
-    import torch_xla.core.xla_model as xm
-
-    model = xm.get_memory_info(device)["bytes_used"]
+    model = max(memory_of(number).used for number in range(devices()))
     run_largest_step()
-    info = xm.get_memory_info(device)
-    limit, peak = info["bytes_limit"], info["peak_bytes_used"]
+    # Of the device with the least left.
+    _, peak, limit = min((memory_of(number) for number in range(devices())), key=lambda one: one.limit - one.peak)
     left = int((limit - peak) * (1 - RESERVE))
     figures = f"{limit / GIB:.2f} GiB, the model {model / GIB:.2f}, the largest step {(peak - model) / GIB:.2f}"
     if left <= 0:

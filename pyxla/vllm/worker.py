@@ -81,7 +81,7 @@ class XlaWorker(WorkerBase):
 
     def determine_available_memory(self) -> int:
         """The bytes that the caches may take, on all devices together."""
-        return devices() * bytes_for_caches(self.cache_config, self.device, self.model_runner.run_largest_step)
+        return devices() * bytes_for_caches(self.cache_config, self.model_runner.run_largest_step)
 
     def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
         """Notes how many blocks vLLM has decided on."""

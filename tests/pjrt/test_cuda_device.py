@@ -27,6 +27,18 @@ pytestmark = pytest.mark.skipif(
 DEVICE = torch_xla.device()
 
 
+def test_memory_is_as_torch_xla_counts_it():
+    import torch_xla.core.xla_model as xm
+
+    from pyxla.pjrt.cuda_plugin import memory_of
+
+    kept = torch.zeros(1 << 20, device=DEVICE)
+    sync()
+    expected = xm.get_memory_info(DEVICE)
+    assert memory_of(0) == (expected["bytes_used"], expected["peak_bytes_used"], expected["bytes_limit"])
+    assert memory_of(0).used >= kept.nbytes
+
+
 def test_device_is_the_gpu():
     assert torch_xla.runtime.device_type() == "CUDA"
     assert str(DEVICE) == "xla:0"

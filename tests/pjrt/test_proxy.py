@@ -151,13 +151,28 @@ def test_stream_of_another_thread_is_not_taken(proxy):
     assert create_view(proxy, 0) == 5
 
 
+def test_memory_of_each_device(proxy, plugin):
+    """In use, the peak and the limit. Before torch_xla has asked for the devices there are none."""
+
+    def ask(device):
+        figures = (ctypes.c_int64 * 3)()
+        stats = proxy.library.pyxla_memory_stats
+        stats.restype = ctypes.c_bool
+        return list(figures) if stats(ctypes.c_size_t(device), figures) else None
+
+    assert ask(0) is None
+    assert proxy.call(16, 40, [0, 0, 0])[0] is None
+    assert [ask(device) for device in range(3)] == [[100, 101, 107], None, None]
+    assert ctypes.CDLL(str(plugin)).probe_errors_alive() == 0
+
+
 def test_stream_that_the_plugin_refuses_is_not_taken(proxy):
     assert get_stream(proxy, 13) == (1, 0)
     assert create_view(proxy, 0) == 0
 
 
 def test_function_that_the_vendor_lacks_stays_null(proxy):
-    assert [i for i in range(96) if proxy.function(i)] == [0, 1, 4, 5, 8, 9, 10, 20, 55, 70, 72, 79, 93]
+    assert [i for i in range(96) if proxy.function(i)] == [0, 1, 4, 5, 8, 9, 10, 16, 20, 34, 55, 70, 72, 79, 93]
 
 
 @pytest.mark.parametrize("index", [10, 79])

@@ -115,6 +115,31 @@ void* ToHostBuffer(void* raw) {
   return nullptr;
 }
 
+// As PJRT_Client_AddressableDevices: two devices, of which the second does not count its memory.
+int64_t memory[] = {100, -1};
+void* device_list[] = {&memory[0], &memory[1]};
+void* AddressableDevices(void* raw) {
+  auto* args = static_cast<Args*>(raw);
+  args->words[1] = reinterpret_cast<int64_t>(device_list);
+  args->words[2] = 2;
+  return nullptr;
+}
+
+// As PJRT_Device_MemoryStats of API 0.115: the figures lie between words that say whether they are there.
+void* MemoryStats(void* raw) {
+  struct {
+    size_t struct_size;
+    void* extension;
+    int64_t* device;
+    int64_t words[21];
+  }* args;
+  args = static_cast<decltype(args)>(raw);
+  if (args->struct_size < sizeof(*args)) return kRefused;
+  if (*args->device < 0) return NewError();
+  for (int i = 0; i < 9; ++i) args->words[i] = *args->device + i;
+  return nullptr;
+}
+
 // As the extension for streams: the device is the stream's number; a device 13 has none.
 struct StreamArgs {
   size_t struct_size;
@@ -197,7 +222,9 @@ extern "C" const void* GetPjrtApi() {
   api.functions[8] = EventAwait;
   api.functions[9] = EventOnReady;
   api.functions[10] = Sum;
+  api.functions[16] = AddressableDevices;
   api.functions[20] = Compile;
+  api.functions[34] = MemoryStats;
   api.functions[55] = Execute;
   api.functions[70] = ToHostBuffer;
   api.functions[72] = ReadyEvent;

@@ -20,7 +20,7 @@ def cache():
 def ask(cache, run=lambda: None):
     from pyxla.vllm.memory import bytes_for_caches
 
-    return bytes_for_caches(cache, None, run)
+    return bytes_for_caches(cache, run)
 
 
 def test_on_the_cpu_it_is_a_variable(cache, monkeypatch):
@@ -34,26 +34,34 @@ def test_on_the_cpu_it_is_a_variable(cache, monkeypatch):
 @pytest.fixture
 def gpu(monkeypatch):
     """Figures of a GPU: XLA's CPU device keeps none."""
-    import torch_xla.core.xla_model as xm
-
     import pyxla.vllm.memory as memory
+    from pyxla.pjrt.cuda_plugin import Memory
 
-    info = {"bytes_limit": 40 * GIB, "bytes_used": 15 * GIB, "peak_bytes_used": 15 * GIB}
+    figures = [Memory(used=15 * GIB, peak=15 * GIB, limit=40 * GIB)]
     monkeypatch.setattr(memory, "requested_device", lambda: "CUDA")
-    monkeypatch.setattr(xm, "get_memory_info", lambda device: info)
-    return info
+    monkeypatch.setattr(memory, "memory_of", lambda device: figures[device])
+    monkeypatch.setattr(memory, "devices", lambda: len(figures))
+    return figures
 
 
 def test_on_a_gpu_it_is_what_the_largest_step_leaves(cache, gpu):
     def run():
-        gpu["peak_bytes_used"] = 20 * GIB
+        gpu[0] = gpu[0]._replace(peak=20 * GIB)
 
     assert ask(cache, run) == int(20 * GIB * 0.98)
 
 
+def test_on_several_gpus_it_is_what_the_fullest_leaves(cache, gpu):
+    def run():
+        gpu[1] = gpu[1]._replace(peak=30 * GIB)
+
+    gpu.append(gpu[0])
+    assert ask(cache, run) == int(10 * GIB * 0.98)
+
+
 def test_a_model_that_leaves_no_room(cache, gpu):
     def run():
-        gpu["peak_bytes_used"] = 40 * GIB
+        gpu[0] = gpu[0]._replace(peak=40 * GIB)
 
     with pytest.raises(pyxla.PyxlaError) as caught:
         ask(cache, run)
