@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 check = Check("vllm")
 # vLLM's names of a float8_e4m3fn cache.
 FLOAT8 = ("fp8", "fp8_e4m3")
+# A hint where a model cannot be split.
+WHOLE_MODELS = "--data-parallel-size: a whole model on each device"
 
 
 def refuse_unless(there: bool, what: str, expected: object, got: object, hint: str | None = None) -> None:
@@ -50,6 +52,9 @@ def check_config(config: VllmConfig) -> None:
     refuse_unless(
         not parallel.enable_expert_parallel, "enable_expert_parallel", "False", "True", "a device has all experts"
     )
+    heads, size = model.get_total_num_kv_heads() if model else 0, parallel.tensor_parallel_size
+    expected = f"a divisor of {heads}, the heads of keys and values"
+    refuse_unless(heads % size == 0, "tensor_parallel_size", expected, size, WHOLE_MODELS)
     refuse_unless(config.lora_config is None, "LoRA", "none", "adapters", "merge the adapter into the model's weights")
     refuse_unless(config.speculative_config is None, "speculative decoding", "none", "a draft")
     refuse_unless(config.kv_transfer_config is None, "KV transfer", "none", "a connector")

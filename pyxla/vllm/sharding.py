@@ -12,15 +12,12 @@ from typing import Any
 
 import torch
 from torch.nn.functional import linear
-from vllm.attention import Attention
 from vllm.model_executor.layers.fused_moe.layer import FusedMoE
 from vllm.model_executor.layers.linear import ColumnParallelLinear, RowParallelLinear, UnquantizedLinearMethod
 from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod, VocabParallelEmbedding
 
 from pyxla.vllm.mesh import OPTION, annotation, devices
-from pyxla.vllm.refusal import refuse_unless
-
-HINT = "--data-parallel-size: a whole model on each device"
+from pyxla.vllm.refusal import WHOLE_MODELS, refuse_unless
 
 
 class Columns:
@@ -102,7 +99,7 @@ def shard(model: torch.nn.Module) -> dict[int, int]:
         The id of each weight that is split over the devices -> which dimension is.
 
     Raises:
-        PyxlaError: heads, inputs, outputs or a vocabulary that the number of devices does not divide; weights that
+        PyxlaError: inputs, outputs or a vocabulary that the number of devices does not divide; weights that
             are quantised.
     """
     count, split = devices(), {}
@@ -110,11 +107,9 @@ def shard(model: torch.nn.Module) -> dict[int, int]:
         return split
 
     def divide(size: int, what: str) -> None:
-        refuse_unless(size % count == 0, OPTION, f"a divisor of {size}, {what}", count, HINT)
+        refuse_unless(size % count == 0, OPTION, f"a divisor of {size}, {what}", count, WHOLE_MODELS)
 
     for name, module in model.named_modules():
-        if isinstance(module, Attention):
-            divide(module.num_kv_heads, "the heads of keys and values")
         if isinstance(module, FusedMoE):
             divide(module.intermediate_size_per_partition, f"the inner size of {name}")
             split |= _shard_experts(module, count)
@@ -122,7 +117,7 @@ def shard(model: torch.nn.Module) -> dict[int, int]:
         if kind is None or getattr(module, "disable_tp", False):
             continue
         plain = isinstance(module.quant_method, (UnquantizedLinearMethod, UnquantizedEmbeddingMethod))
-        refuse_unless(plain, OPTION, "1 for quantised weights", count, HINT)
+        refuse_unless(plain, OPTION, "1 for quantised weights", count, WHOLE_MODELS)
         dimension, side = _DIMENSIONS[kind]
         sizes = getattr(module, "output_sizes", [module.weight.shape[dimension]])
         for size in sizes:

@@ -21,6 +21,10 @@ def config(folder, **options):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
+        (
+            {"tensor_parallel_size": 4},
+            "tensor_parallel_size: expected a divisor of 2, the heads of keys and values, got 4",
+        ),
         ({"pipeline_parallel_size": 2}, "pipeline_parallel_size: expected 1, got 2"),
         ({"data_parallel_size": 2, "data_parallel_backend": "ray"}, "data_parallel_backend: expected mp, got ray"),
         ({"enable_lora": True}, "LoRA: expected none, got adapters"),

@@ -104,15 +104,16 @@ def test_requests_that_sample(folder_of):
     assert len(outputs[1].prompt_logprobs) == len(prompts[1])
 
 
-def test_heads_that_the_devices_do_not_divide(folder_of, tmp_path):
+def test_a_size_that_the_devices_do_not_divide(folder_of, tmp_path):
     folder = shutil.copytree(folder_of("llama"), tmp_path / "model")
     path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_key_value_heads": 1}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"intermediate_size": 65}))
     with pytest.raises(pyxla.PyxlaError) as caught:
         engine_of(folder, load_format="dummy")
     assert caught.value.message == (
-        "vllm: tensor_parallel_size: expected a divisor of 1, the heads of keys and values, got 2"
+        "vllm: tensor_parallel_size: expected a divisor of 65, the outputs of model.layers.0.mlp.gate_up_proj, got 2"
     )
+    assert caught.value.hint == "--data-parallel-size: a whole model on each device"
 
 
 def test_quantised_weights(folder_of):
