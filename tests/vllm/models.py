@@ -144,7 +144,7 @@ def make(name: str, folder: Path, **changes) -> Path:
     with torch.no_grad():
         # Biases, which transformers makes zero.
         for parameter in model.parameters():
-            if parameter.dim() == 1 and parameter.abs().max() == 0:
+            if parameter.abs().max() == 0:
                 parameter.normal_(0, 0.05)
     model.save_pretrained(folder / name)
     _tokenizer().save_pretrained(folder / name)

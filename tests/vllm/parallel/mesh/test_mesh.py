@@ -79,6 +79,18 @@ def test_a_float8_cache_with_scales(folder_of, tmp_path, mode):
     assert generate(llm, prompts, COUNT) == greedy(folder, prompts, COUNT, rounding(SCALES))
 
 
+def test_a_cache_is_split_before_the_first_step(folder_of, tmp_path):
+    """Else each device would hold the whole until a step has split it. The scales are split like it."""
+    import torch_xla
+
+    split = torch_xla._XLAC._get_xla_sharding_spec
+
+    runner = runner_of(engine_of(with_scales(folder_of("llama"), tmp_path / "scaled"), "direct", kv_cache_dtype="fp8"))
+    runner._bind(runner.caches[0].dtype, dict.fromkeys(runner.kv_cache_spec(), 3))
+    for layer in runner._layers.values():
+        assert "[1,1,1,2,1]" in split(layer.kv_cache[0]) and "[1,2]" in split(layer.impl.kv_scales)
+
+
 def test_requests_that_sample(folder_of):
     """In each way to sample, the likeliest of one token is the likeliest; log probabilities are those of one device."""
     from vllm import SamplingParams
