@@ -151,5 +151,5 @@ def test_layers_are_not_fused(tmp_path, monkeypatch):
 
 def test_more_devices_than_there_are(folder_of):
     with pytest.raises(pyxla.PyxlaError) as caught:
-        engine(folder_of("llama"), tensor_parallel_size=4)
+        engine(folder_of("llama3_rope"), tensor_parallel_size=4)
     assert caught.value.message == "vllm: tensor_parallel_size: expected 2, the number of XLA's devices, got 4"
