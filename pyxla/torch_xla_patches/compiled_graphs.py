@@ -24,6 +24,8 @@ def graphs_of_compiled_functions() -> list[dict]:
     constants = dynamo_bridge.extract_internal.__code__.co_consts
     code = next(c for c in constants if getattr(c, "co_name", "") == "optimized_mod")
     place = code.co_freevars.index("sym_constants_to_graph_vars")
+    # Otherwise those from before a gc.freeze(), as vLLM's worker calls it, are not found.
+    gc.unfreeze()
     functions = [f for f in gc.get_referrers(code) if getattr(f, "__code__", None) is code]
     return [f.__closure__[place].cell_contents for f in functions]
 
