@@ -26,9 +26,14 @@
 //   much memory of each device is in use, which torch_xla does not say of devices that share a program
 //   (pyxla_memory_stats).
 //
+// And one lets a process find the graphs that another one kept. torch_xla hashes the description of the devices into a
+// graph's name, and XLA writes that description's maps in another order in each process:
+//   PJRT_TopologyDescription_Serialize sorts the bytes. Nobody parses them.
+//
 // The vendor's plugin is the one that PYXLA_PJRT_PLUGIN names; pyxla/pjrt/cuda_plugin.py sets it.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -50,19 +55,6 @@ constexpr size_t kMaxFunctions = 256;
 struct Api {
   ApiHead head;
   Function functions[kMaxFunctions];
-};
-
-// Functions whose struct needs more than a larger copy.
-struct Special {
-  size_t function;
-  size_t caller_bytes;   // what the caller's struct holds at least, though it states less; 0: what it states
-  size_t nested_offset;  // where a pointer to another struct with a size lies that must be extended too; 0: nowhere
-};
-constexpr Special kSpecial[] = {
-    // PJRT_Plugin_Attributes: torch_xla states the offset of the last field (24) instead of the size (32).
-    {kPluginAttributes, 32, 0},
-    // PJRT_LoadedExecutable_Execute: PJRT_ExecuteOptions* options.
-    {kExecute, 0, 24},
 };
 
 Function vendor_functions[kMaxFunctions];
@@ -184,6 +176,15 @@ void* AddressableDevices(void* raw) {
   return error;
 }
 
+void* SerializeTopology(void* raw) {
+  void* error = Call(kSerializeTopology, 0, 0, raw);
+  if (error == nullptr) {
+    const auto* args = static_cast<const SerializeTopologyArgs*>(raw);
+    std::sort(args->bytes, args->bytes + args->bytes_size);
+  }
+  return error;
+}
+
 // Waits until the buffer is there; throws the error of the execution that should have made it.
 void RequireReady(void* buffer) {
   ReadyEventArgs ready = {sizeof(ReadyEventArgs), nullptr, buffer, nullptr};
@@ -207,6 +208,7 @@ void* Forward(void* args) {
   }();
   if constexpr (kFunction == kPlatformName) return PlatformName(args);
   if constexpr (kFunction == kAddressableDevices) return AddressableDevices(args);
+  if constexpr (kFunction == kSerializeTopology) return SerializeTopology(args);
   if constexpr (kFunction == kCompile) return Compile(args);
   if constexpr (kFunction == kExecute) return Execute(args, special.nested_offset);
   if constexpr (kFunction == kToHostBuffer) {

@@ -58,7 +58,21 @@ enum Place : size_t {
   kExecute = 55,
   kToHostBuffer = 70,
   kReadyEvent = 72,
+  kSerializeTopology = 87,
   kCreateView = 93,
+};
+
+// Functions whose struct needs more than a larger copy.
+struct Special {
+  size_t function;
+  size_t caller_bytes;   // what the caller's struct holds at least, though it states less; 0: what it states
+  size_t nested_offset;  // where a pointer to another struct with a size lies that must be extended too; 0: nowhere
+};
+inline constexpr Special kSpecial[] = {
+    // PJRT_Plugin_Attributes: torch_xla states the offset of the last field (24) instead of the size (32).
+    {kPluginAttributes, 32, 0},
+    // PJRT_LoadedExecutable_Execute: PJRT_ExecuteOptions* options.
+    {kExecute, 0, 24},
 };
 
 // The structs of those functions: every version of the API begins them like this.
@@ -106,6 +120,12 @@ struct MemoryStatsArgs {
   size_t struct_size;
   void *extension_start, *device;
   int64_t used, peak, is_peak_set, allocations[4], limit, is_limit_set;
+};
+struct SerializeTopologyArgs {
+  size_t struct_size;
+  void *extension_start, *topology;
+  char* bytes;
+  size_t bytes_size;
 };
 struct GetStreamArgs {
   size_t struct_size;

@@ -140,6 +140,17 @@ void* MemoryStats(void* raw) {
   return nullptr;
 }
 
+// As PJRT_TopologyDescription_Serialize of API 0.115, which has 56 bytes: a map's entries in another order each time.
+void* SerializeTopology(void* raw) {
+  static char orders[2][8] = {"a=1,b=2", "b=2,a=1"};
+  static int calls = 0;
+  auto* args = static_cast<Args*>(raw);
+  if (args->struct_size < 56) return kRefused;
+  args->words[1] = reinterpret_cast<int64_t>(orders[calls++ % 2]);
+  args->words[2] = 7;
+  return nullptr;
+}
+
 // As the extension for streams: the device is the stream's number; a device 13 has none.
 struct StreamArgs {
   size_t struct_size;
@@ -229,6 +240,7 @@ extern "C" const void* GetPjrtApi() {
   api.functions[70] = ToHostBuffer;
   api.functions[72] = ReadyEvent;
   api.functions[79] = Sum;
+  api.functions[87] = SerializeTopology;
   api.functions[93] = CreateView;
   using Function = void* (*)(void*);
   constexpr Function functions[] = {Nothing, Nothing, Nothing, CreateProfiler, Nothing, Nothing, Nothing, CollectData};
