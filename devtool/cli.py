@@ -10,7 +10,7 @@ import sys
 import click
 
 from devtool import project
-from devtool.commands.bench import bench
+from devtool.commands.bench import bench, profile
 from devtool.commands.build import build, verify, wheel
 from devtool.commands.docs import docs
 from devtool.commands.doctor import doctor
@@ -48,6 +48,7 @@ for command in (
     build,
     test,
     bench,
+    profile,
     fuzz,
     watch,
     list_ops,

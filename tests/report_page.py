@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.devtool.report.test_sass import assemble
+from tests.devtool.profile.test_sass import assemble
 from tests.devtool_tree import Tree
 
 OPS = ("bare", "dies", "empty", "raises", "simple_add")

@@ -190,9 +190,9 @@ def _configure(folder: Path, options: Options) -> str:
         f"-DPython3_EXECUTABLE={sys.executable}", f"-DPYXLA_LIBRARY_DIR={options.libraries}",
         f"-DPYXLA_CUDA={options.cuda.upper()}", f"-DPYXLA_SANITIZE={options.sanitize or ''}", *_architectures(),
     ]  # fmt: skip
-    if variant and variant.flags:
-        # After those of CMake's build type, which the recipe takes by default, so that they take precedence.
-        command += [f"-DCMAKE_{language}_FLAGS_RELEASE=-O3 -DNDEBUG {variant.flags}" for language in ("CXX", "CUDA")]
+    more = {"CXX": variant.flags, "CUDA": f"{variant.flags} {variant.cuda_flags}".strip()} if variant else {}
+    # After those of CMake's build type, which the recipe takes by default, so that they take precedence.
+    command += [f"-DCMAKE_{name}_FLAGS_RELEASE=-O3 -DNDEBUG {flags}" for name, flags in more.items() if flags]
     wanted = {
         "command": command,
         "environment": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},

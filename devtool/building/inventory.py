@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from devtool import project
@@ -64,6 +65,19 @@ def library_state(op: str) -> dict[str, Any]:
     except LibraryError as error:
         return _entry("stale", error.message, path, library.table, manifest)
     return _entry("built" if origin == "checkout" else origin, "", path, library.table, manifest)
+
+
+def is_fresh(op: str, path: Path) -> bool:
+    """Whether the library of an op at this path is whole and was built from the sources as they are now."""
+    with without_torch():
+        from pyxla.errors import LibraryError
+        from pyxla.library.find import check_fresh, load_library
+
+        try:
+            check_fresh(load_library(op, path, "checkout", project.repository().namespace))
+        except (LibraryError, OSError):
+            return False
+    return True
 
 
 def _entry(state: str, reason: str, path: Any, table: Any = None, manifest: Any = None) -> dict[str, Any]:

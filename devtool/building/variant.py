@@ -24,6 +24,7 @@ class Variant:
         kernels: the ops.
         recipe: the folder of the CMake recipe, with the headers beside it.
         flags: more options for both compilers.
+        cuda_flags: more options for nvcc alone.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Variant:
     kernels: Path
     recipe: Path
     flags: str = ""
+    cuda_flags: str = ""
 
 
 def variant_of(where: str, name: str) -> Variant:
@@ -54,6 +56,16 @@ def variant_of(where: str, name: str) -> Variant:
         _extract(_git(where, name, "archive", revision, "--", *_parts()), source)
     own = source / "pyxla/cmake"
     return Variant(name, folder, source / "kernels", own if own.is_dir() else project.pyxla_folder() / "cmake")
+
+
+def with_lines() -> Variant:
+    """The repository's ops with the lines of their source in the machine code, which profilers read.
+
+    They are no part of the usual build, as they name the folder of the sources: the same sources would give other bytes
+    elsewhere.
+    """
+    recipe = project.pyxla_folder() / "cmake"
+    return Variant("-lineinfo", project.root() / "build/profile", project.kernels(), recipe, cuda_flags="-lineinfo")
 
 
 def require_ops(where: str, variant: Variant, ops: list[str]) -> None:

@@ -100,3 +100,49 @@ def bench(
         show_run(
             selection, Options(cuda), Files(json_file, plot_file, compare_file, load_file), noise / 100, fail_above
         )
+
+
+@click.command()
+@click.argument("op", required=False, shell_complete=complete_ops)
+@click.option("--case", metavar="NAME", help="A bench or a case of the op's cases.py  [default: the first]")
+@click.option("--kernel", metavar="TEXT", default="", help="Only kernels with this in their names")
+@click.option("--static", is_flag=True, help="Read the machine code, call nothing")
+@click.option("--as-built", is_flag=True, help="Take the library in build/lib; it has no source lines")
+@click.option("--json", "json_file", metavar="FILE", type=_FILE, help="Save the profile")
+@click.option("--compare", "compare_file", metavar="FILE", type=_FILE, help="Compare with a saved profile")
+@click.option("--load", "load_file", metavar="FILE", type=_FILE, help="Show a saved profile, call nothing")
+@click.option("--list", "list_cases", is_flag=True, help="List the benches and cases and stop")
+@cuda_option
+def profile(
+    op: str | None,
+    case: str | None,
+    kernel: str,
+    static: bool,
+    as_built: bool,
+    json_file: Path | None,
+    compare_file: Path | None,
+    load_file: Path | None,
+    list_cases: bool,
+    cuda: str,
+) -> None:
+    """Show what a call of an op does with the GPU
+
+    \b
+    Example: devtool profile rms_norm --json run.json
+
+    \b
+    Runs Nsight Compute over one raw call: occupancy, stalls, memory and the hottest lines of the
+    source. Without a GPU or ncu it shows what the machine code says.
+    """
+    from devtool.building.build import Options
+    from devtool.profile.session import Files, Selection, show_cases, show_profile
+
+    if load_file and (op or case or kernel or static or as_built or list_cases):
+        raise click.UsageError("--load shows a whole profile: leave out OP and what selects")
+    if not load_file and not op:
+        raise click.UsageError("Missing argument 'OP'.")
+    selection = Selection(op, case, kernel, static, as_built) if op else None
+    if list_cases:
+        show_cases(selection)
+    else:
+        show_profile(selection, Options(cuda), Files(json_file, compare_file, load_file))

@@ -1,7 +1,8 @@
-"""The JSON files in build/records that `devtool test` and `devtool bench` write for `devtool report`.
+"""The JSON files in build/records that `devtool test`, `bench` and `profile` write for `devtool report`.
 
 `test/<op>-<device>.json` is the last complete run of an op's tests; `bench/` has one file per run of `devtool bench`,
-in the form of its --json. Both contain a fingerprint of the sources that were run.
+in the form of its --json; `profile/` the last profile of each case (devtool/profile/profile_file.py). All contain a
+fingerprint of the sources that were run.
 """
 
 from __future__ import annotations
@@ -105,13 +106,13 @@ def keep_tests(
             "outcomes": own,
             "checks": [c | {"test": c["test"].removeprefix(inside)} for c in checks if c["test"].startswith(inside)],
         }
-        _keep(folder() / "test" / f"{op}-{device['kind']}.json", record)
+        write_record(folder() / "test" / f"{op}-{device['kind']}.json", record)
 
 
 def keep_bench(run: Run) -> None:
     """Adds a run to the history; a failure to write is only reported on stderr."""
     digest = hashlib.sha256(json.dumps(run.document).encode()).hexdigest()
-    _keep(folder() / "bench" / f"{run.document['date'].replace(':', '')}-{digest[:8]}.json", run.document)
+    write_record(folder() / "bench" / f"{run.document['date'].replace(':', '')}-{digest[:8]}.json", run.document)
 
 
 def read_tests(op: str) -> tuple[list[Tests], list[str]]:
@@ -156,7 +157,8 @@ def _tests(document: dict[str, Any], op: str) -> Tests:
     return Tests(document["date"], name, document["sources"], document["ended"], outcomes, document["checks"])
 
 
-def _keep(path: Path, document: dict[str, Any]) -> None:
+def write_record(path: Path, document: dict[str, Any]) -> None:
+    """Writes a record; a failure is only reported on stderr."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, json.dumps(document) + "\n")

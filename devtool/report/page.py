@@ -18,10 +18,12 @@ from devtool import project
 from devtool.errors import FAILED, DevtoolError, error_from
 from devtool.files import require_writable, write_atomic
 from devtool.hlo.svg import STYLE
+from devtool.profile.profile_file import Profile, read_kept
+from devtool.profile.sass import kernels_of
 from devtool.records.run_file import Run
 from devtool.records.store import fingerprint, read_benches, read_tests
 from devtool.report.live import probe
-from devtool.report.sass import find_cuobjdump, read_kernels
+from devtool.report.profile_view import profile_views
 from devtool.report.view import MIX, has_tests, history_view, sass_view, speed_views, tests_view
 
 _TEMPLATES = Path(__file__).parent / "template"
@@ -42,9 +44,10 @@ def write_report(names: Sequence[str], output: Path) -> None:
     click.echo(f"report: inspecting {', '.join(ops)}", err=True)
     live, machine_code = _probe(ops)
     runs, foreign = read_benches()
-    entries = [_entry(op, live[op], machine_code[op], runs) for op in ops]
+    profiles, others = read_kept()
+    entries = [_entry(op, live[op], machine_code[op], runs, profiles) for op in ops]
     # The page is also for readers who have other folders.
-    text = _render(entries, foreign).replace(f"{project.root()}/", "")
+    text = _render(entries, [*foreign, *others]).replace(f"{project.root()}/", "")
     try:
         write_atomic(output, text)
     except OSError as error:
@@ -72,25 +75,16 @@ def _probe(ops: Sequence[str]) -> tuple[dict[str, dict[str, Any]], dict[str, dic
 
 def _sass(op: str, stop: threading.Event) -> dict[str, Any]:
     """`kernels`, or a `problem` and its `hint`."""
-    library = project.library(op)
-    if not library.is_file():
-        return {"problem": f"report: {op}: expected a built library, got none", "hint": f"devtool build {op}"}
-    cuobjdump = find_cuobjdump()
-    if cuobjdump is None:
-        message = "report: cuobjdump: expected it on PATH, in the CUDA toolkit or in triton's wheel, got none"
-        return {"problem": message, "hint": "install the CUDA toolkit, or run devtool through bin/devtool"}
     try:
-        kernels = read_kernels(library, cuobjdump, stop)
+        return {"kernels": kernels_of("report", op, stop)}
     except DevtoolError as error:
         message, _, hint = error.message.partition("\n\nhint: ")
         return {"problem": message, "hint": hint}
-    if not kernels:
-        message = f"report: {library.name}: expected CUDA code, got only host code"
-        return {"problem": message, "hint": f"devtool build {op} --cuda on"}
-    return {"kernels": kernels}
 
 
-def _entry(op: str, live: dict[str, Any], sass: dict[str, Any], runs: Sequence[Run]) -> dict[str, Any]:
+def _entry(
+    op: str, live: dict[str, Any], sass: dict[str, Any], runs: Sequence[Run], profiles: Sequence[Profile]
+) -> dict[str, Any]:
     sources = fingerprint(op)
     tests, problems = read_tests(op)
     absent = {"problem": live["problem"], "hint": f"devtool test {op}"} if "problem" in live else {}
@@ -104,6 +98,7 @@ def _entry(op: str, live: dict[str, Any], sass: dict[str, Any], runs: Sequence[R
         "has_tests": has_tests(op),
         "speed": speed_views(op, runs, sources),
         "history": history_view(op, runs, sources),
+        "profiles": profile_views(op, profiles, sources),
         "sass": sass if "problem" in sass else {"architectures": sass_view(sass["kernels"])},
     }
     entry["missing"] = _missing(entry)
@@ -130,6 +125,9 @@ def _missing(entry: dict[str, Any]) -> list[dict[str, str]]:
                     f"Its sources changed since the {what} run on {kind} shown here.",
                     f"devtool {what} {op} --device {kind}",
                 )
+    for view in entry["profiles"]:
+        if not view["fresh"]:
+            add(f"Its sources changed since the profile of {view['title']} shown here.", view["command"])
     if not entry["speed"]:
         add("No run of its benches is on record.", f"devtool bench {op}")
     return found

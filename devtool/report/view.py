@@ -10,10 +10,10 @@ from typing import Any
 from devtool import project
 from devtool.bench.roofline import layer_names
 from devtool.bench.table import duration, rate, remarks, rows
+from devtool.profile.sass import CLASSES, REST, Kernel, spilled
 from devtool.records.run_file import Case, Run
 from devtool.records.store import Tests
 from devtool.report import plots
-from devtool.report.sass import CLASSES, REST, Kernel, spilled
 from devtool.testing.table import COLUMNS
 
 # The classes of instructions in the order of the legend and of a kernel's bar.

@@ -69,6 +69,7 @@ def call_in(
     platform: str,
     *,
     results: Sequence[tuple[Sequence[int], torch.dtype]] | None = None,
+    library: Library | None = None,
     check: bool = True,
 ) -> CallInMemory:
     """Prepares a call on copies of the arguments.
@@ -76,6 +77,7 @@ def call_in(
     Args:
         memory: where the copies, the results and the workspace are.
         op, arguments, platform, results: as in `call_raw`.
+        library: with the handler; None: the one that `find_library` finds.
         check: as in `direct_call.prepare`.
     """
     operands = {n: memory.copy(v) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
@@ -84,7 +86,7 @@ def call_in(
     written = [memory.empty(shape, dtype) for shape, dtype in inferred]
     size = op.workspace_bytes(metas, platform) if results is None else 0 if op.has_workspace else None
     workspace = None if size is None else memory.empty((size,), torch.uint8)
-    library = loaded_library(op)
+    library = library or loaded_library(op)
     launch = prepare(op, operands, written, platform, workspace=workspace, library=library, check=check)
     return CallInMemory(launch, operands, written, workspace)
 

@@ -38,6 +38,7 @@ def test_commands():
         "lock",
         "new-op",
         "nix",
+        "profile",
         "report",
         "run-artifact",
         "test",

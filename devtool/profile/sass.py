@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import shutil
+import struct
 import tempfile
 import threading
 from collections import Counter
@@ -14,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from devtool import project
 from devtool.building.build import find_nvcc, in_wheel
 from devtool.errors import DevtoolError
 from devtool.processes import locate, run_lines
@@ -39,6 +42,10 @@ _USAGE = re.compile(r"\b(REG|STACK|SHARED):(\d+)")
 _INSTRUCTION = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?\w+ +)?([A-Z][A-Z0-9_]*)")
 # The size of an instruction.
 _BYTES = 16
+# The sections of a kernel in a cubin: its code, and its attributes. cuobjdump calls the two attributes that bound a CTA
+# EIATTR_MAX_THREADS and EIATTR_REQNTID, and the format whose value follows it EIFMT_SVAL.
+_SECTION = re.compile(r"\.(text|nv\.info)\.(.+)")
+_THREADS, _WITH_DATA = (0x05, 0x10), 4
 
 
 @dataclass
@@ -51,6 +58,7 @@ class Kernel:
         registers: the number per thread.
         shared: static shared memory of a CTA, in bytes; what a launch adds is not in the library.
         stack: local memory per thread, in bytes: spilled registers, and arrays that are not in registers.
+        threads: the most threads of a CTA, which __launch_bounds__ declares; None: nothing declares it.
         mix: class of instructions -> how many there are in the code.
     """
 
@@ -59,6 +67,7 @@ class Kernel:
     registers: int = 0
     shared: int = 0
     stack: int = 0
+    threads: int | None = None
     mix: Counter[str] = field(default_factory=Counter)
 
 
@@ -69,10 +78,39 @@ def find_cuobjdump() -> str | None:
     return locate("cuobjdump") or shutil.which("cuobjdump", path=os.pathsep.join(map(str, places)))
 
 
-def read_kernels(library: Path, cuobjdump: str, stop: threading.Event) -> list[Kernel]:
+def kernels_of(
+    where: str, op: str, stop: threading.Event | None = None, *, library: Path | None = None
+) -> list[Kernel]:
+    """The kernels in the library of an op, at least one, sorted by architecture and name.
+
+    Args:
+        where: the command, for errors.
+        op: the folder of the op.
+        stop: as for `read_kernels`.
+        library: another library of the op; None: the one in build/lib.
+
+    Raises:
+        DevtoolError: the library is not built, cannot be read or has no CUDA code, or there is no cuobjdump.
+    """
+    library = library or project.library(op)
+    if not library.is_file():
+        raise DevtoolError(f"{where}: {op}: expected a built library, got none", f"devtool build {op}")
+    cuobjdump = find_cuobjdump()
+    if cuobjdump is None:
+        message = f"{where}: cuobjdump: expected it on PATH, in the CUDA toolkit or in triton's wheel, got none"
+        raise DevtoolError(message, "install the CUDA toolkit, or run devtool through bin/devtool")
+    kernels = read_kernels(where, library, cuobjdump, stop or threading.Event())
+    if not kernels:
+        message = f"{where}: {library.name}: expected CUDA code, got only host code"
+        raise DevtoolError(message, f"devtool build {op} --cuda on")
+    return kernels
+
+
+def read_kernels(where: str, library: Path, cuobjdump: str, stop: threading.Event) -> list[Kernel]:
     """The kernels of a library, sorted by architecture and name; none if the library has no CUDA code.
 
     Args:
+        where: the command, for errors.
         library: the library of an op.
         cuobjdump: from `find_cuobjdump`.
         stop: another thread sets it to end the reading with KeyboardInterrupt.
@@ -98,13 +136,13 @@ def read_kernels(library: Path, cuobjdump: str, stop: threading.Event) -> list[K
     status = run([cuobjdump, "--dump-resource-usage", str(library.resolve())], usage.read)
     if status and not usage.without_code:
         raise DevtoolError(
-            f"report: {library.name}: expected a library that cuobjdump can read, got {usage.said or status}",
+            f"{where}: {library.name}: expected a library that cuobjdump can read, got {usage.said or status}",
             f"devtool build {library.stem.removeprefix('lib')} --clean",
         )
     with tempfile.TemporaryDirectory(prefix="devtool-sass-") as name:
         if usage.kernels:
             run([cuobjdump, "--extract-elf", "all", str(library.resolve())], lambda line: None, Path(name))
-        _count_instructions(Path(name), usage.kernels, run)
+        _read_files(Path(name), usage.kernels, run)
     return sorted(usage.kernels.values(), key=lambda k: (int(re.sub(r"\D", "", k.architecture)), k.name))
 
 
@@ -133,8 +171,8 @@ class _Usage:
             self.kernels[self._number, self._symbol] = kernel
 
 
-def _count_instructions(folder: Path, kernels: dict[tuple[int, str], Kernel], run: Callable[..., int]) -> None:
-    """Fills `mix` from the extracted ELF files, in one run of nvdisasm for all code of an architecture.
+def _read_files(folder: Path, kernels: dict[tuple[int, str], Kernel], run: Callable[..., int]) -> None:
+    """Fills `threads` and `mix` from the extracted ELF files, `mix` in one run of nvdisasm for each architecture.
 
     cuobjdump runs nvdisasm for each file, which takes fifteen times as long if there are many small kernels. The counts
     stay empty if nvdisasm is missing or does not know the architecture.
@@ -146,9 +184,12 @@ def _count_instructions(folder: Path, kernels: dict[tuple[int, str], Kernel], ru
         number = int(path.name.split(".")[-3])
         with path.open("rb") as file:
             for section in ELFFile(file).iter_sections():
-                kernel = kernels.get((number, section.name.removeprefix(".text.")))
-                if kernel and section.name.startswith(".text."):
+                match = _SECTION.match(section.name)
+                kernel = kernels.get((number, match[2])) if match else None
+                if kernel and match[1] == "text":
                     code.setdefault(path.name.split(".")[-2], []).append((kernel, section.data()))
+                elif kernel:
+                    kernel.threads = _most_threads(section.data())
     for architecture, parts in code.items():
         owners = [kernel for kernel, data in parts for _ in range(len(data) // _BYTES)]
 
@@ -160,6 +201,19 @@ def _count_instructions(folder: Path, kernels: dict[tuple[int, str], Kernel], ru
         (folder / "code").write_bytes(b"".join(data for _, data in parts))
         with contextlib.suppress(FileNotFoundError):
             run(["nvdisasm", "--binary", architecture.replace("sm_", "SM"), str(folder / "code")], count)
+
+
+def _most_threads(attributes: bytes) -> int | None:
+    """The product of the three sizes in a kernel's attributes, a list of (format, attribute, value or its length)."""
+    at = 0
+    while at + 4 <= len(attributes):
+        form, attribute, value = struct.unpack_from("<BBH", attributes, at)
+        at += 4
+        if form == _WITH_DATA:
+            if attribute in _THREADS:
+                return math.prod(struct.unpack_from("<III", attributes, at))
+            at += value
+    return None
 
 
 @cache

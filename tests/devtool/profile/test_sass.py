@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from elftools.elf.elffile import ELFFile
 
+from devtool import project
 from devtool.errors import DevtoolError
-from devtool.report import sass
-from devtool.report.sass import CLASSES, find_cuobjdump, read_kernels, source_name
+from devtool.profile import sass
+from devtool.profile.sass import CLASSES, find_cuobjdump, kernels_of, read_kernels, source_name
 
 # Two kernels: one with shared memory and float arithmetic, one whose array must be in local memory.
 PTX = """
@@ -31,7 +32,7 @@ PTX = """
   st.global.f32 [%p1], %f2;
   ret;
 }}
-.visible .entry spills(.param .u64 out, .param .u32 at)
+.visible .entry spills(.param .u64 out, .param .u32 at) .maxntid 64, 2, 1
 {{
   .local .align 4 .b8 array[64];
   .reg .u64 %p<5>; .reg .u32 %r<4>;
@@ -72,7 +73,7 @@ def instructions(cubin: Path, symbol: str) -> int:
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 def test_figures_are_those_of_ptxas(tmp_path, architecture):
     cubin, container, said = assemble(tmp_path, architecture)
-    found = {kernel.name: kernel for kernel in read_kernels(container, find_cuobjdump(), threading.Event())}
+    found = {kernel.name: kernel for kernel in read_kernels("profile", container, find_cuobjdump(), threading.Event())}
     assert found.keys() == {"Kernel<float, 4>", "spills"}
     for symbol, kernel in zip(("_ZN3abc6KernelIfLi4EEEvPKfPf", "spills"), found.values(), strict=True):
         about = said.partition(f"properties for {symbol}")[2].partition("Compiling")[0]
@@ -86,6 +87,7 @@ def test_figures_are_those_of_ptxas(tmp_path, architecture):
     assert tile.mix["shared memory"] == 2 and tile.mix["float"] == 1 and tile.mix["global memory"] == 2
     assert (tile.stack, spills.stack) == (0, 64) and tile.mix["local memory"] == 0 and spills.mix["local memory"] >= 2
     assert sass.spilled(found.values()) == 1
+    assert (tile.threads, spills.threads) == (None, 128)
 
 
 def test_kernels_of_one_name_are_several(tmp_path):
@@ -94,7 +96,7 @@ def test_kernels_of_one_name_are_several(tmp_path):
     header, entry = container.read_bytes()[:16], container.read_bytes()[16:]
     magic, version, size, length = struct.unpack("<IHHQ", header)
     container.write_bytes(struct.pack("<IHHQ", magic, version, size, 2 * length) + entry + entry)
-    once, twice, *others = read_kernels(container, find_cuobjdump(), threading.Event())
+    once, twice, *others = read_kernels("profile", container, find_cuobjdump(), threading.Event())
     assert once == twice and once.name == "Kernel<float, 4>" and [kernel.name for kernel in others] == ["spills"] * 2
 
 
@@ -128,16 +130,16 @@ def test_library_without_cuda_code(tmp_path):
     (tmp_path / "none.cc").write_text("int answer() { return 42; }\n")
     library = tmp_path / "libnone.so"
     subprocess.run(["g++", "-shared", "-fPIC", tmp_path / "none.cc", "-o", library], check=True)
-    assert read_kernels(library, find_cuobjdump(), threading.Event()) == []
+    assert read_kernels("profile", library, find_cuobjdump(), threading.Event()) == []
 
 
 def test_file_that_is_no_library(tmp_path):
     library = tmp_path / "libbroken.so"
     library.write_text("not a library")
     with pytest.raises(
-        DevtoolError, match=r"report: libbroken\.so: expected a library that cuobjdump can read, got"
+        DevtoolError, match=r"profile: libbroken\.so: expected a library that cuobjdump can read, got"
     ) as e:
-        read_kernels(library, find_cuobjdump(), threading.Event())
+        read_kernels("profile", library, find_cuobjdump(), threading.Event())
     assert e.value.message.endswith("\n\nhint: devtool build broken --clean")
 
 
@@ -146,18 +148,15 @@ def test_reading_ends_when_it_is_told_to(tmp_path):
     stop = threading.Event()
     stop.set()
     with pytest.raises(KeyboardInterrupt):
-        read_kernels(container, find_cuobjdump(), stop)
+        read_kernels("profile", container, find_cuobjdump(), stop)
 
 
 def test_without_cuobjdump(tmp_path, monkeypatch):
-    from devtool import project
-    from devtool.report import page
-
     library = tmp_path / "libx.so"
     library.touch()
     monkeypatch.setattr(project, "library", lambda op: library)
-    monkeypatch.setattr(page, "find_cuobjdump", lambda: None)
-    found = page._sass("x", threading.Event())
-    assert found["problem"].startswith(
-        "report: cuobjdump: expected it on PATH, in the CUDA toolkit or in triton's wheel, got"
-    )
+    monkeypatch.setattr(sass, "find_cuobjdump", lambda: None)
+    with pytest.raises(
+        DevtoolError, match="report: cuobjdump: expected it on PATH, in the CUDA toolkit or in triton's"
+    ):
+        kernels_of("report", "x")

@@ -1,0 +1,1 @@
+"""`devtool profile`, and the machine code that it and `devtool report` read."""
