@@ -26,7 +26,7 @@ _REMEDIES = {
     "wait": "interleave independent instructions",
     "no_inst": "shorten the code of the loop: it leaves the instruction cache",
     "imc": "constants that differ between threads belong into shared memory",
-    "branch_resolve": "take branches out of the inner loop",
+    "branch_resolving": "take branches out of the inner loop",
 }
 
 
@@ -38,11 +38,13 @@ def advice_of(kernel: Mapping[str, Any]) -> list[str]:
         return all(key in figures for key in keys)
 
     local = figures.get("local_loads", 0) + figures.get("local_stores", 0)
-    if local:
-        found.append(f"{count(local)} local loads and stores ran: registers spill, or an array is indexed at run time.")
-    if (part := figures.get("shared_conflicts", 0)) > _WASTED:
+    if spills := figures.get("spills", 0):
+        found.append(f"{count(spills)} spill loads and stores ran: the registers do not suffice.")
+    elif local:
+        found.append(f"{count(local)} local loads and stores ran: an array is indexed at run time.")
+    if (part := figures.get("conflicts", 0)) > _WASTED:
         found.append(f"{share(part)} of the wavefronts of shared memory are bank conflicts: pad or swizzle it.")
-    if (part := figures.get("global_excess", 0)) > _WASTED:
+    if (part := figures.get("excess", 0)) > _WASTED:
         what = "of the sectors of global memory are moved for nothing"
         found.append(f"{share(part)} {what}: let neighbouring threads access neighbouring addresses.")
     if has("waves") and figures["waves"] < 1:

@@ -24,6 +24,11 @@ def size(value: float) -> str:
     return f"{value:g} B"
 
 
+def bytes_rate(value: float) -> str:
+    """Bytes per second: 2.98 TB/s."""
+    return rate(value, "copy")
+
+
 def share(value: float) -> str:
     """A share in percent: 0.123 is 12.3 %."""
     return f"{100 * value:.1f} %"
@@ -36,51 +41,52 @@ class Figure:
     Attributes:
         key: its name in the JSON file.
         label: its name in the table.
-        text: writes a value with its unit.
-        metric: the counter of Nsight Compute that it is, in the base unit; "": it is computed, or in the machine code.
-        factor: from the counter's unit to the figure's, which is s, bytes, bytes/s or a share of 1.
+        text: writes a value, which is in s, bytes, bytes/s, a share of 1 or a count, with the unit that fits.
+        metric: the counter of Nsight Compute; "": the machine code has it.
+        of: another counter, of which the figure is the share; "": it is the counter itself.
     """
 
     key: str
     label: str
     text: Callable[[float], str]
     metric: str = ""
-    factor: float = 1.0
+    of: str = ""
 
 
-def _pct(key: str, label: str, metric: str) -> Figure:
-    return Figure(key, label, share, metric, 0.01)
-
-
+_WAVEFRONTS, _SECTORS = "memory_l1_wavefronts_shared", "memory_l2_theoretical_sectors_global"
 FIGURES = (
-    Figure("seconds", "duration", duration, "gpu__time_duration.sum", 1e-9),
+    Figure("seconds", "duration", duration, "gpu__time_duration.sum"),
     Figure("ctas", "CTAs", count, "launch__grid_size"),
     Figure("threads", "threads of a CTA", count, "launch__block_size"),
     Figure("waves", "waves of CTAs", number, "launch__waves_per_multiprocessor"),
-    Figure("dram_bytes", "DRAM bytes", size, "dram__bytes.sum"),
-    Figure("dram_rate", "DRAM rate", lambda value: rate(value, "copy"), "dram__bytes.sum.per_second"),
-    _pct("dram_share", "DRAM, of its peak", "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"),
-    _pct("l1_hits", "hits in L1", "l1tex__t_sector_hit_rate.pct"),
-    _pct("l2_hits", "hits in L2", "lts__t_sector_hit_rate.pct"),
-    _pct("sm_share", "busiest unit of the SM", "sm__throughput.avg.pct_of_peak_sustained_elapsed"),
-    _pct("tensor_share", "tensor cores", "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"),
-    _pct("issue_share", "cycles with an instruction", "smsp__issue_active.avg.pct_of_peak_sustained_active"),
-    _pct("achieved", "occupancy, achieved", "sm__warps_active.avg.pct_of_peak_sustained_active"),
-    _pct("theoretical", "occupancy, at most", "sm__maximum_warps_per_active_cycle_pct"),
+    Figure("dram_read", "DRAM bytes read", size, "dram__bytes_read.sum"),
+    Figure("dram_written", "DRAM bytes written", size, "dram__bytes_write.sum"),
+    Figure("dram_rate", "DRAM rate", bytes_rate, "dram__bytes.sum.per_second"),
+    Figure("dram_share", "DRAM, of its peak", share, "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"),
+    Figure("l1_hits", "hits in L1", share, "l1tex__t_sector_hit_rate.pct"),
+    Figure("l2_hits", "hits in L2", share, "lts__t_sector_hit_rate.pct"),
+    Figure("sm_share", "busiest unit of the SM", share, "sm__throughput.avg.pct_of_peak_sustained_elapsed"),
+    Figure("tensor_share", "tensor cores", share, "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"),
+    Figure("issue_share", "cycles that issue", share, "smsp__issue_active.avg.pct_of_peak_sustained_active"),
+    Figure("executed", "warp instructions", count, "smsp__inst_executed.sum"),
+    Figure("achieved", "occupancy, achieved", share, "sm__warps_active.avg.pct_of_peak_sustained_active"),
+    Figure("theoretical", "occupancy, at most", share, "sm__maximum_warps_per_active_cycle_pct"),
     Figure("registers", "registers of a thread", count, "launch__registers_per_thread"),
-    Figure("shared_static", "shared memory of a CTA, static", size, "launch__shared_mem_per_block_static"),
-    Figure("shared_dynamic", "shared memory of a CTA, dynamic", size, "launch__shared_mem_per_block_dynamic"),
+    Figure("shared_static", "shared memory, static", size, "launch__shared_mem_per_block_static"),
+    Figure("shared_dynamic", "shared memory, dynamic", size, "launch__shared_mem_per_block_dynamic"),
     Figure("stack", "stack of a thread", size),
     Figure("instructions", "instructions in the code", count),
-    Figure("local_code", "local loads and stores in the code", count),
-    Figure("executed", "warp instructions", count, "smsp__inst_executed.sum"),
-    Figure("local_loads", "local loads", count),
-    Figure("local_stores", "local stores", count),
-    Figure("shared_wavefronts", "wavefronts of shared memory", count),
-    Figure("shared_conflicts", "of these by bank conflicts", share),
-    Figure("global_sectors", "sectors of global memory", count),
-    Figure("global_excess", "of these by uncoalesced accesses", share),
-)  # fmt: skip
+    Figure("local_code", "local accesses in the code", count),
+    Figure("spills", "spill loads and stores", count, "sass__inst_executed_register_spilling"),
+    Figure("local_loads", "local loads", count, "sass__inst_executed_local_loads"),
+    Figure("local_stores", "local stores", count, "sass__inst_executed_local_stores"),
+    Figure("wavefronts", "wavefronts of shared memory", count, _WAVEFRONTS),
+    Figure("conflicts", "by bank conflicts", share, "derived__memory_l1_wavefronts_shared_excessive", _WAVEFRONTS),
+    Figure("sectors", "sectors of global memory", count, _SECTORS),
+    Figure(
+        "excess", "by uncoalesced accesses", share, "derived__memory_l2_theoretical_sectors_global_excessive", _SECTORS
+    ),
+)
 BY_KEY = {figure.key: figure for figure in FIGURES}
 # What Nsight Compute calls the resources that allow the fewest CTAs of an SM, and what they are called here.
 LIMITS = {
@@ -104,11 +110,11 @@ STALLS = {
     "not_selected": "its turn, as another warp issues",
     "selected": "nothing: it issues",
     "dispatch": "the dispatcher",
-    "branch_resolve": "a branch",
+    "branch_resolving": "a branch",
     "membar": "a memory barrier",
     "no_inst": "its next instruction",
     "imc": "constant memory",
-    "sleeping": "the end of its sleep",
+    "sleep": "the end of its sleep",
     "drain": "its last stores",
     "misc": "something else",
     "warpgroup_arrive": "the other warps of its group",
@@ -122,7 +128,7 @@ _LONG_NAMES = {
     "lg_throttle": "lg",
     "tex_throttle": "tex",
     "dispatch_stall": "dispatch",
-    "branch_resolving": "branch_resolve",
+    "sleeping": "sleep",
     "no_instruction": "no_inst",
     "no_instructions": "no_inst",
     "imc_miss": "imc",

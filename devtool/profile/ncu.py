@@ -63,7 +63,7 @@ def record(ncu: str, command: Sequence[str], environment: Mapping[str, str], rep
 
 
 def page(ncu: str, report: Path, *arguments: str) -> str:
-    """A page of a report as CSV, with all values in base units.
+    """A page of a report as CSV.
 
     Args:
         arguments: which page: "--page", "raw".
@@ -71,7 +71,7 @@ def page(ncu: str, report: Path, *arguments: str) -> str:
     Raises:
         DevtoolError: ncu cannot read the report.
     """
-    command = [ncu, "--import", str(report), "--csv", "--print-units", "base", *arguments]
+    command = [ncu, "--import", str(report), "--csv", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         got = (done.stdout + done.stderr).strip().partition("\n")[0] or how_it_ended(done.returncode)

@@ -13,6 +13,8 @@ from devtool.profile.figures import BY_KEY, FIGURES, STALLS, share
 from devtool.profile.profile_file import Profile
 
 _HOTTEST = 10
+# Of the text of a line.
+_LONGEST = 60
 # Without a terminal.
 _WIDTH = 140
 
@@ -80,10 +82,19 @@ def print_table(columns: Sequence[str], right: Sequence[bool], rows: Iterable[Se
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for title, is_right in zip(columns, right, strict=True):
-        table.add_column(title, justify="right" if is_right else "left", no_wrap=title != wrap, overflow="fold")
+        table.add_column(
+            title,
+            justify="right" if is_right else "left",
+            no_wrap=title != wrap,
+            overflow="fold" if title == wrap else "ellipsis",
+        )
     for row in rows:
         table.add_row(*map(Text, row))
     Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def _print_machine_code(kernels: Sequence[dict[str, Any]]) -> None:
@@ -126,9 +137,9 @@ def _print_kernel(kernel: dict[str, Any]) -> None:
     if lines := hottest(kernel):
         click.echo(f"{kernel['name']}: hottest lines, by samples of stalled and issuing warps")
         rows = [
-            (share(e["share"]), f"{e['file']}:{e['line']}", e["text"].strip(), e["stall"], ", ".join(e["code"]))
+            (share(e["share"]), f"{e['file']}:{e['line']}", _cut(e["text"].strip()), e["stall"], ", ".join(e["code"]))
             for e in lines
         ]
-        print_table(("share", "line", "source", "stall", "instructions"), (True, *[False] * 4), rows, wrap="source")
+        print_table(("share", "line", "source", "stall", "instructions"), (True, *[False] * 4), rows)
     for text in kernel["advice"]:
         click.echo(f"{kernel['name']}: {text}")
