@@ -11,7 +11,7 @@ from devtool.bench.table import duration
 from devtool.errors import DevtoolError
 from devtool.profile.figures import FIGURES, share
 from devtool.profile.profile_file import Profile
-from devtool.profile.table import print_table
+from devtool.profile.table import LEAST_STALL, print_table
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ def compare_profiles(before: Profile, now: Profile) -> list[Change]:
                 changes.append(Change(name, figure.label, *map(figure.text, values), change))
         for reason in dict.fromkeys([*kernel["stalls"], *was["stalls"]]):
             values = was["stalls"].get(reason, 0.0), kernel["stalls"].get(reason, 0.0)
-            changes.append(Change(name, f"stalls: {reason}", *map(share, values), _points(*values)))
+            if max(values) >= LEAST_STALL:
+                changes.append(Change(name, f"stalls: {reason}", *map(share, values), _points(*values)))
     return changes
 
 
@@ -64,7 +65,8 @@ def print_changes(changes: Sequence[Change], before: Profile) -> None:
         ("" if change.kernel == last else change.kernel, change.label, change.before, change.now, change.change)
         for last, change in zip(names, changes, strict=False)
     ]
-    print_table(("kernel", "figure", "before", "now", "change"), (False, False, True, True, True), rows)
+    columns = [("kernel", "fold"), ("figure", "left"), ("before", "right"), ("now", "right"), ("change", "right")]
+    print_table(columns, rows)
 
 
 def _named(profile: Profile) -> Iterator[tuple[str, dict]]:

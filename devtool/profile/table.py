@@ -13,8 +13,12 @@ from devtool.profile.figures import BY_KEY, FIGURES, STALLS, share
 from devtool.profile.profile_file import Profile
 
 _HOTTEST = 10
-# Of the text of a line.
-_LONGEST = 60
+# The share from which a reason of stalls is shown.
+LEAST_STALL = 0.01
+# Of a column that gets the width that is left.
+_LEAST = 20
+# Between two columns.
+_BETWEEN = 2
 # Without a terminal.
 _WIDTH = 140
 
@@ -66,35 +70,34 @@ def hottest(kernel: dict[str, Any], most: int = _HOTTEST) -> list[dict[str, Any]
     return sorted(sampled, key=lambda line: -line["share"])[:most]
 
 
-def print_table(columns: Sequence[str], right: Sequence[bool], rows: Iterable[Sequence[str]], wrap: str = "") -> None:
+def print_table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> None:
     """Prints a table on stdout.
 
     Args:
-        columns: the titles.
-        right: whether a column is aligned right.
+        columns: title and kind: "left" or "right" aligned; "fold" may take several lines; "cut" gets the width that the
+            others leave.
         rows: the cells.
-        wrap: the title of a column whose text may take several lines.
     """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    console, rows = Console(width=None if sys.stdout.isatty() else _WIDTH), list(rows)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for title, is_right in zip(columns, right, strict=True):
+    widths = [max(map(len, cells)) + _BETWEEN for cells in zip([title for title, _ in columns], *rows, strict=True)]
+    for (title, kind), own in zip(columns, widths, strict=True):
+        room = max(_LEAST, console.width - sum(widths) + own - _BETWEEN) if kind == "cut" else None
         table.add_column(
             title,
-            justify="right" if is_right else "left",
-            no_wrap=title != wrap,
-            overflow="fold" if title == wrap else "ellipsis",
+            justify="right" if kind == "right" else "left",
+            no_wrap=kind != "fold",
+            overflow="fold" if kind == "fold" else "ellipsis",
+            max_width=room,
         )
     for row in rows:
         table.add_row(*map(Text, row))
-    Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
+    console.print(table)
 
 
 def _print_machine_code(kernels: Sequence[dict[str, Any]]) -> None:
@@ -109,12 +112,8 @@ def _print_machine_code(kernels: Sequence[dict[str, Any]]) -> None:
         limits, classes = " and ".join(kernel["limited_by"]), ", ".join(f"{c} {mix[c] / total:.0%}" for c in most)
         return [kernel["name"], *texts, limits, classes]
 
-    print_table(
-        ("kernel", *titles, "limited by", "most"),
-        (False, *[True] * len(titles), False, False),
-        map(row, kernels),
-        "kernel",
-    )
+    columns = [("kernel", "fold"), *((title, "right") for title in titles), ("limited by", "left"), ("most", "left")]
+    print_table(columns, map(row, kernels))
     click.echo("local: loads and stores of local memory in the code, by spilled registers or by arrays")
     click.echo("threads: the most of a CTA that the kernel declares; occupancy: the most that these figures allow")
 
@@ -122,24 +121,27 @@ def _print_machine_code(kernels: Sequence[dict[str, Any]]) -> None:
 def _print_figures(kernels: Sequence[dict[str, Any]]) -> None:
     columns = [cells(kernel) for kernel in kernels]
     labels = dict.fromkeys(label for column in columns for label in column)
-    names = [kernel["name"] for kernel in kernels]
     rows = [(label, *(column.get(label, "") for column in columns)) for label in labels]
-    print_table(("", *names), (False, *[True] * len(names)), rows)
+    print_table([("", "left"), *((kernel["name"], "fold") for kernel in kernels)], rows)
 
 
 def _print_kernel(kernel: dict[str, Any]) -> None:
     """The stalls, the hottest lines and the advice of a kernel."""
-    stalls = [(name, part) for name, part in kernel["stalls"].items() if part >= 0.01]
+    stalls = [(name, part) for name, part in kernel["stalls"].items() if part >= LEAST_STALL]
     if stalls:
         click.echo(f"{kernel['name']}: stalls")
         rows = [(share(part), stall_text(name)) for name, part in stalls]
-        print_table(("share", "a warp waits for"), (True, False), rows)
+        print_table([("share", "right"), ("a warp waits for", "left")], rows)
     if lines := hottest(kernel):
         click.echo(f"{kernel['name']}: hottest lines, by samples of stalled and issuing warps")
-        rows = [
-            (share(e["share"]), f"{e['file']}:{e['line']}", _cut(e["text"].strip()), e["stall"], ", ".join(e["code"]))
-            for e in lines
-        ]
-        print_table(("share", "line", "source", "stall", "instructions"), (True, *[False] * 4), rows)
+        columns = [("share", "right"), ("line", "left"), ("source", "cut"), ("stall", "left"), ("instructions", "left")]
+        print_table(columns, map(_hot_line, lines))
     for text in kernel["advice"]:
         click.echo(f"{kernel['name']}: {text}")
+
+
+def _hot_line(line: dict[str, Any]) -> tuple[str, ...]:
+    # Without what follows the name: LDGSTS of LDGSTS.E.BYPASS.LTC128B.128. The report shows all.
+    code = dict.fromkeys(name.partition(".")[0] for name in line["code"])
+    place = f"{line['file'] or 'instruction'}:{line['line']}"
+    return share(line["share"]), place, line["text"].strip(), line["stall"], ", ".join(code)

@@ -8,7 +8,7 @@ from typing import Any
 from devtool import project
 from devtool.profile.figures import share
 from devtool.profile.profile_file import Profile
-from devtool.profile.table import cells, heading, hottest, stall_text
+from devtool.profile.table import LEAST_STALL, cells, heading, hottest, stall_text
 
 
 def profile_views(op: str, profiles: Sequence[Profile], sources: str) -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ def _kernel(kernel: dict[str, Any]) -> dict[str, Any]:
         "name": kernel["name"],
         "cells": list(cells(kernel).items()),
         "stalls": [
-            (stall_text(reason), share(part), part) for reason, part in kernel["stalls"].items() if part >= 0.01
+            (stall_text(reason), share(part), part) for reason, part in kernel["stalls"].items() if part >= LEAST_STALL
         ],
         "advice": kernel["advice"],
         "hot": len(hot),
