@@ -7,6 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.devtool.profile.test_profile import real_profile
 from tests.devtool.profile.test_sass import assemble
 from tests.devtool_tree import Tree
 
@@ -63,6 +64,9 @@ def make(folder: Path) -> Made:
     raw["seconds"] = [2 * seconds for seconds in raw["seconds"]]
     (records / "bench/2026-01-02T030405+0000-00000000.json").write_text(json.dumps(before))
     (records / "bench/foreign.json").write_text('{"schema": 1, "cases": "none"}')
+    (records / "profile").mkdir()
+    (records / "profile/simple_add-f32-1024x4096.json").write_text(json.dumps(real_profile()))
+    (records / "profile/foreign.json").write_text('{"schema": 1, "op": "simple_add"}')
     (records / "test/bare-cpu.json").write_text('{"schema": 1, "op": "ba')
     (records / "test/raises-cpu.json").write_text('{"schema": 7, "op": "raises"}')
     # A library with machine code, independent of this machine's compilers.

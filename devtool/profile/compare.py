@@ -38,7 +38,9 @@ def compare_profiles(before: Profile, now: Profile) -> list[Change]:
     old = dict(_named(before))
     pairs = [(name, old[name], kernel) for name, kernel in _named(now) if name in old]
     if not pairs:
-        message = f"profile: --compare: expected the kernels {', '.join(dict(_named(now)))}, got {', '.join(old)}"
+        message = (
+            f"profile: --compare: expected the kernels {', '.join(dict(_named(now)))}, got {', '.join(old) or 'none'}"
+        )
         raise DevtoolError(message, "the op launches other kernels now: save a new profile with --json")
     changes = []
     if before.seconds and now.seconds:

@@ -45,6 +45,7 @@ _BYTES = 16
 # The sections of a kernel in a cubin: its code, and its attributes. cuobjdump calls the two attributes that bound a CTA
 # EIATTR_MAX_THREADS and EIATTR_REQNTID, and the format whose value follows it EIFMT_SVAL.
 _SECTION = re.compile(r"\.(text|nv\.info)\.(.+)")
+_EXTRACTED = re.compile(r"Extracting ELF file +(\d+): (.+)")
 _THREADS, _WITH_DATA = (0x05, 0x10), 4
 
 
@@ -140,9 +141,11 @@ def read_kernels(where: str, library: Path, cuobjdump: str, stop: threading.Even
             f"devtool build {library.stem.removeprefix('lib')} --clean",
         )
     with tempfile.TemporaryDirectory(prefix="devtool-sass-") as name:
+        said: list[str] = []
         if usage.kernels:
-            run([cuobjdump, "--extract-elf", "all", str(library.resolve())], lambda line: None, Path(name))
-        _read_files(Path(name), usage.kernels, run)
+            run([cuobjdump, "--extract-elf", "all", str(library.resolve())], said.append, Path(name))
+        files = {int(m[1]): Path(name, m[2]) for line in said if (m := _EXTRACTED.match(line))}
+        _read_files(Path(name), files, usage.kernels, run)
     return sorted(usage.kernels.values(), key=lambda k: (int(re.sub(r"\D", "", k.architecture)), k.name))
 
 
@@ -171,7 +174,9 @@ class _Usage:
             self.kernels[self._number, self._symbol] = kernel
 
 
-def _read_files(folder: Path, kernels: dict[tuple[int, str], Kernel], run: Callable[..., int]) -> None:
+def _read_files(
+    folder: Path, files: dict[int, Path], kernels: dict[tuple[int, str], Kernel], run: Callable[..., int]
+) -> None:
     """Fills `threads` and `mix` from the extracted ELF files, `mix` in one run of nvdisasm for each architecture.
 
     cuobjdump runs nvdisasm for each file, which takes fifteen times as long if there are many small kernels. The counts
@@ -180,8 +185,7 @@ def _read_files(folder: Path, kernels: dict[tuple[int, str], Kernel], run: Calla
     from elftools.elf.elffile import ELFFile
 
     code: dict[str, list[tuple[Kernel, bytes]]] = {}
-    for path in sorted(folder.glob("*.cubin")):
-        number = int(path.name.split(".")[-3])
+    for number, path in files.items():
         with path.open("rb") as file:
             for section in ELFFile(file).iter_sections():
                 match = _SECTION.match(section.name)

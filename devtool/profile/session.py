@@ -142,29 +142,39 @@ def _of_machine_code(selection: Selection, options: Options) -> dict[str, Any]:
 
 def _of_call(selection: Selection, options: Options) -> dict[str, Any]:
     library = _library(selection.folder, options if selection.as_built else _lined(options), selection.as_built)
+    # Without the option the child takes the library in build/lib, and refuses a stale one.
+    words = [] if selection.as_built else ["--library", str(library)]
     click.echo("profile: timing the call and the device", err=True)
-    words = ["--library", str(library), *(["--case", selection.case] if selection.case else [])]
-    document = _child(selection, *words)
+    document = _child(selection, *words, *(["--case", selection.case] if selection.case else []))
     program, missing = ncu.find_ncu(), []
-    with tempfile.TemporaryDirectory(prefix="devtool-profile-") as name:
-        report = Path(name, "call.ncu-rep")
-        click.echo(f"profile: {selection.name} {document['case']} under {program}", err=True)
-        command = _command(selection, "--in-range", "--library", str(library), "--case", document["case"])
-        _answer(selection, ncu.record(program, command, _environment(), report))
-        kernels = [kernel_of(row) for row in read_raw(ncu.page(program, report, "--page", "raw", *ncu.SYMBOLS))]
-        for number, kernel in enumerate(kernels):
-            kernel["lines"] = _lines(program, report, number)
+    click.echo(f"profile: {selection.name} {document['case']} under {program}", err=True)
+    kernels = _under_ncu(program, selection, [*words, "--case", document["case"]])
     if not any(entry["file"] for kernel in kernels for entry in kernel["lines"]):
-        missing.append("source lines: the library was built without them" + " (--as-built)" * selection.as_built)
-    codes = for_device(kernels_of("profile", selection.folder, library=library), document["device"]["capability"])
-    kernels = [with_machine_code(kernel, codes) for kernel in kernels]
+        missing.append("source lines: the library was built without them")
+    try:
+        codes = for_device(kernels_of("profile", selection.folder, library=library), document["device"]["capability"])
+    except DevtoolError as error:
+        codes = []
+        missing.append(
+            f"stack and mix of instructions: {error.message.partition(chr(10))[0].removeprefix('profile: ')}"
+        )
     if "bytes" not in document:
         missing.append("share of the device's rates: only a bench declares its bytes and operations")
+    kernels = [with_machine_code(kernel, codes) for kernel in kernels]
     return document | {
         "kernels": [kernel | {"advice": advice_of(kernel)} for kernel in kernels],
-        "architecture": codes[0].architecture,
+        "architecture": f"sm_{document['device']['capability'].replace('.', '')}",
         "missing": missing,
     }
+
+
+def _under_ncu(program: str, selection: Selection, words: Sequence[str]) -> list[dict[str, Any]]:
+    """The kernels of a call: their counters and lines."""
+    with tempfile.TemporaryDirectory(prefix="devtool-profile-") as name:
+        report = Path(name, "call.ncu-rep")
+        _answer(selection, ncu.record(program, _command(selection, "--in-range", *words), _environment(), report))
+        kernels = [kernel_of(row) for row in read_raw(ncu.page(program, report, "--page", "raw", *ncu.SYMBOLS))]
+        return [kernel | {"lines": _lines(program, report, number)} for number, kernel in enumerate(kernels)]
 
 
 def _lines(program: str, report: Path, number: int) -> list[dict[str, Any]]:

@@ -130,6 +130,24 @@ def test_machine_code(text):
     assert next(row for row in summary if row[0] == "raises")[-3::2] == ["2", "1"]
 
 
+def test_profile_of_a_call_with_its_source(text):
+    shown = section(text, "simple_add")
+    assert "simple_add f32-1024x4096, NVIDIA H100 80GB HBM3, CUDA 13.0 a call takes 370 us" in shown
+    assert "The DRAM is at 88.9 % of its peak: only fewer bytes make the kernel faster." in shown
+    figures = dict(table(text, "simple_add", "Figures of DecodeKernel")[1:])
+    assert figures["duration"] == "361 us" and figures["occupancy, at most"] == "18.8 %"
+    _, *stalls = table(text, "simple_add", "Stalls of DecodeKernel")
+    assert stalls[0] == ["long_sb (global or local memory)", "83.9 %"]
+    part = re.search(r'aria-label="[^"]*kernel\.cuh of DecodeKernel.*?</table>', text, re.DOTALL)[0]
+    rows = [re.findall(r"<td.*?</td>", row, re.DOTALL) for row in re.findall(r"<tr.*?</tr>", part, re.DOTALL)]
+    rows = [[unescape(re.sub(r"<[^>]*>", "", cell)) for cell in row] for row in rows]
+    (hottest,) = (row for row in rows if row[:1] == ["74"])
+    assert (hottest[1], *hottest[3:]) == ("51.8\xa0%", "long_sb", "LOP3.LUT")
+    above = rows[rows.index(hottest) - 1]
+    assert above[:2] == ["73", ""] and ["\N{HORIZONTAL ELLIPSIS}"] in rows
+    assert "No record: devtool profile bare makes one on a GPU." in section(text, "bare")
+
+
 @pytest.mark.parametrize(
     ("op", "message"),
     [
@@ -155,6 +173,8 @@ def test_what_is_missing_says_so_and_how_to_get_it(text, op, message):
 
 def test_foreign_bench_record_is_named(text):
     message = "bench: build/records/bench/foreign.json: expected a run that devtool bench --json wrote (schema 1), got"
+    assert message in section(text, "summary")
+    message = "profile: build/records/profile/foreign.json: expected a file of devtool profile --json (schema 1), got"
     assert message in section(text, "summary")
 
 
