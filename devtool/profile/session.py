@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -154,10 +155,8 @@ def _of_call(selection: Selection, options: Options) -> dict[str, Any]:
     try:
         codes = for_device(kernels_of("profile", selection.folder, library=library), document["device"]["capability"])
     except DevtoolError as error:
-        codes = []
-        missing.append(
-            f"stack and mix of instructions: {error.message.partition(chr(10))[0].removeprefix('profile: ')}"
-        )
+        reason, codes = error.message.partition("\n")[0], []
+        missing.append(f"stack and mix of instructions: {reason.removeprefix('profile: ')}")
     if "bytes" not in document:
         missing.append("share of the device's rates: only a bench declares its bytes and operations")
     kernels = [with_machine_code(kernel, codes) for kernel in kernels]
@@ -173,7 +172,8 @@ def _under_ncu(program: str, selection: Selection, words: Sequence[str]) -> list
     with tempfile.TemporaryDirectory(prefix="devtool-profile-") as name:
         report = Path(name, "call.ncu-rep")
         _answer(selection, ncu.record(program, _command(selection, "--in-range", *words), _environment(), report))
-        kernels = [kernel_of(row) for row in read_raw(ncu.page(program, report, "--page", "raw", *ncu.SYMBOLS))]
+        raw = ncu.page(program, report, "--page", "raw", *ncu.SYMBOLS) if report.is_file() else ""
+        kernels = [kernel_of(row) for row in read_raw(raw)]
         return [kernel | {"lines": _lines(program, report, number)} for number, kernel in enumerate(kernels)]
 
 
@@ -231,7 +231,15 @@ def _child(selection: Selection, *words: str) -> Any:
 
 def _answer(selection: Selection, lines: Sequence[str]) -> Any:
     """The record that the child printed in its last line of JSON."""
-    answer = json.loads(next(line for line in reversed(lines) if line.startswith(("{", "["))))
+    answer = None
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError):
+            answer = json.loads(line)
+        if isinstance(answer, dict | list):
+            break
+    else:
+        message = f"profile: {selection.name}: expected a record of the call, got none"
+        raise DevtoolError(message, "devtool test --raw makes the same calls")
     if "problem" in answer:
         raise DevtoolError(answer["problem"], answer["hint"] or "devtool doctor")
     if "unknown" in answer:
