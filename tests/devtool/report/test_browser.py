@@ -73,7 +73,8 @@ def test_no_page_is_wider_than_its_window(show, device, unfold):
 
 # Contrast as WCAG 2 defines it, of every text against the nearest painted background.
 CONTRAST = """
-const channels = c => { const n = c.match(/[\\d.]+/g).map(Number); return n.length > 3 ? n : [...n, 1]; };
+const channels = c => { const n = c.match(/[\\d.]+/g).map(Number), scale = c.startsWith('color(') ? 255 : 1;
+  return [...n.slice(0, 3).map(v => v * scale), n.length > 3 ? n[3] : 1]; };
 const light = c => c.slice(0, 3).map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
   .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
 const behind = e => { for (; e; e = e.parentElement) {
