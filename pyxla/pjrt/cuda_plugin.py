@@ -259,3 +259,37 @@ def set_compile_options(more: bytes) -> None:
         more: serialized fields of a CompileOptionsProto.
     """
     ctypes.CDLL(str(proxy_path())).pyxla_set_compile_options(more, ctypes.c_size_t(len(more)))
+
+
+class Graphs(NamedTuple):
+    """How many graphs pjrt_proxy has had compiled in this process, and how many it has loaded from files."""
+
+    compiled: int
+    loaded: int
+
+
+def keep_graphs(folder: Path | None) -> None:
+    """Keeps the graphs that the plugin compiles from now on, and loads those that another process has kept.
+
+    torch_xla's own files (`torch_xla.runtime.initialize_cache`) cannot be loaded with any plugin.
+
+    Args:
+        folder: for this plugin and this kind of GPU; it is made if it is not there. Processes may share it. None: no
+            graph is kept.
+
+    Raises:
+        PyxlaError: the folder cannot be made.
+    """
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PyxlaError(mismatch("CUDA", "folder", "one for graphs", error), "name another folder") from error
+    ctypes.CDLL(str(proxy_path())).pyxla_keep_graphs(os.fsencode(folder or ""))
+
+
+def graphs() -> Graphs:
+    """The counts, without the graphs that were compiled to be inspected."""
+    counts = (ctypes.c_int64 * 2)()
+    ctypes.CDLL(str(proxy_path())).pyxla_graph_counts(counts)
+    return Graphs(*counts)

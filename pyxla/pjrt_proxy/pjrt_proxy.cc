@@ -17,7 +17,8 @@
 //
 // And one takes options of our own, so that XLA can be told to write down what it compiles at any time, and only then:
 //   PJRT_Client_Compile appends them to torch_xla's (pyxla_set_compile_options). Both are bytes of one protocol buffer
-//   message, and bytes behind a message's are merged into it.
+//   message, and bytes behind a message's are merged into it. It also keeps graphs in files, as torch_xla's own files
+//   cannot be loaded: torch_xla asks for that in a way that no plugin answers (graph_cache.cc).
 //
 // And two are for torch_xla 2.9, which ends the process if a client calls itself "cuda", exports and imports memory of
 // a client "cpu" only, and does not ask for a stream:
@@ -26,14 +27,9 @@
 //   much memory of each device is in use, which torch_xla does not say of devices that share a program
 //   (pyxla_memory_stats).
 //
-// And one lets a process find the graphs that another one kept. torch_xla hashes the description of the devices into a
-// graph's name, and XLA writes that description's maps in another order in each process:
-//   PJRT_TopologyDescription_Serialize sorts the bytes. Nobody parses them.
-//
 // The vendor's plugin is the one that PYXLA_PJRT_PLUGIN names; pyxla/pjrt/cuda_plugin.py sets it.
 #include <dlfcn.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -42,6 +38,7 @@
 #include <string>
 #include <utility>
 
+#include "graph_cache.h"
 #include "pjrt_extended.h"
 #include "pjrt_extensions.h"
 #include "pjrt_structs.h"
@@ -132,6 +129,8 @@ void* Execute(void* raw, size_t nested_offset) {
   return error;
 }
 
+void* CallPlain(size_t function, void* args) { return Call(function, 0, 0, args); }
+
 std::mutex options_mutex;
 std::string more_options;
 
@@ -140,7 +139,7 @@ void* Compile(void* raw) {
   std::string options;
   {
     std::lock_guard<std::mutex> lock(options_mutex);
-    if (more_options.empty()) return Call(kCompile, 0, 0, raw);
+    if (more_options.empty()) return CompileOrLoad(args, &CallPlain);
     options = std::string(args->options, args->options_size) + more_options;
   }
   const char* const caller_options = std::exchange(args->options, options.data());
@@ -176,15 +175,6 @@ void* AddressableDevices(void* raw) {
   return error;
 }
 
-void* SerializeTopology(void* raw) {
-  void* error = Call(kSerializeTopology, 0, 0, raw);
-  if (error == nullptr) {
-    const auto* args = static_cast<const SerializeTopologyArgs*>(raw);
-    std::sort(args->bytes, args->bytes + args->bytes_size);
-  }
-  return error;
-}
-
 // Waits until the buffer is there; throws the error of the execution that should have made it.
 void RequireReady(void* buffer) {
   ReadyEventArgs ready = {sizeof(ReadyEventArgs), nullptr, buffer, nullptr};
@@ -208,7 +198,6 @@ void* Forward(void* args) {
   }();
   if constexpr (kFunction == kPlatformName) return PlatformName(args);
   if constexpr (kFunction == kAddressableDevices) return AddressableDevices(args);
-  if constexpr (kFunction == kSerializeTopology) return SerializeTopology(args);
   if constexpr (kFunction == kCompile) return Compile(args);
   if constexpr (kFunction == kExecute) return Execute(args, special.nested_offset);
   if constexpr (kFunction == kToHostBuffer) {
@@ -281,6 +270,15 @@ extern "C" __attribute__((visibility("default"))) bool pyxla_memory_stats(size_t
   if (void* error = Call(kMemoryStats, 0, 0, &args)) return TakeText(error), false;
   figures[0] = args.used, figures[1] = args.peak, figures[2] = args.limit;
   return true;
+}
+
+// From now on keeps graphs in this folder; "": nothing is kept.
+extern "C" __attribute__((visibility("default"))) void pyxla_keep_graphs(const char* folder) { KeepGraphs(folder); }
+
+// How many graphs this process has compiled, and how many it has loaded from files.
+extern "C" __attribute__((visibility("default"))) void pyxla_graph_counts(int64_t* counts) {
+  const GraphCounts found = CountGraphs();
+  counts[0] = found.compiled, counts[1] = found.loaded;
 }
 
 // What every compilation from now on gets beside its own options: fields of a CompileOptionsProto; none if size is 0.

@@ -55,10 +55,13 @@ enum Place : size_t {
   kAddressableDevices = 16,
   kCompile = 20,
   kMemoryStats = 34,
+  kExecutableDestroy = 40,
+  kSerialize = 49,
+  kGetExecutable = 51,
   kExecute = 55,
+  kDeserialize = 56,
   kToHostBuffer = 70,
   kReadyEvent = 72,
-  kSerializeTopology = 87,
   kCreateView = 93,
 };
 
@@ -121,12 +124,6 @@ struct MemoryStatsArgs {
   void *extension_start, *device;
   int64_t used, peak, is_peak_set, allocations[4], limit, is_limit_set;
 };
-struct SerializeTopologyArgs {
-  size_t struct_size;
-  void *extension_start, *topology;
-  char* bytes;
-  size_t bytes_size;
-};
 struct GetStreamArgs {
   size_t struct_size;
   void* device;
@@ -144,12 +141,39 @@ struct CreateViewArgs {
   void* user;
   intptr_t stream;
 };
+struct Program {
+  size_t struct_size;
+  void* extension_start;
+  const char* code;
+  size_t code_size;
+  const char* format;
+  size_t format_size;
+};
 struct CompileArgs {
   size_t struct_size;
   void* extension_start;
   void *client, *program;
   const char* options;
   size_t options_size;
+  void* executable;
+};
+struct GetExecutableArgs {
+  size_t struct_size;
+  void *extension_start, *loaded, *executable;
+};
+struct SerializeArgs {
+  size_t struct_size;
+  void *extension_start, *executable;
+  const char* bytes;
+  size_t bytes_size;
+  void* serialized;
+  void (*destroy)(void* serialized);
+};
+struct DeserializeArgs {
+  size_t struct_size;
+  void *extension_start, *client;
+  const char* bytes;
+  size_t bytes_size;
   void* executable;
 };
 struct ExecuteArgs {

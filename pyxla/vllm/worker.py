@@ -37,7 +37,7 @@ class XlaWorker(WorkerBase):
         """Starts XLA and makes the runner."""
         limit_memory(self.cache_config)
         set_flags()
-        keep_graphs(self._engine)
+        keep_graphs()
         start_mesh(self.vllm_config.additional_config.get(OPTION, 1))
         import torch_xla
 

@@ -99,6 +99,41 @@ void* Compile(void* raw) {
   return nullptr;
 }
 
+// As PJRT_LoadedExecutable_GetExecutable, PJRT_Executable_Serialize, PJRT_Executable_Destroy and
+// PJRT_Executable_DeserializeAndLoad: an executable is the number that Compile returned, and its bytes are the
+// number's.
+int executables_alive = 0;
+void* GetExecutable(void* raw) {
+  auto* args = static_cast<Args*>(raw);
+  ++executables_alive;
+  args->words[1] = args->words[0];
+  return nullptr;
+}
+void* Serialize(void* raw) {
+  auto* args = static_cast<Args*>(raw);
+  auto* number = new int64_t(args->words[0]);
+  ++executables_alive;
+  args->words[1] = args->words[3] = reinterpret_cast<int64_t>(number);
+  args->words[2] = sizeof(*number);
+  void (*destroy)(int64_t*) = [](int64_t* made) {
+    --executables_alive;
+    delete made;
+  };
+  args->words[4] = reinterpret_cast<int64_t>(destroy);
+  return nullptr;
+}
+void* ExecutableDestroy(void*) {
+  --executables_alive;
+  return nullptr;
+}
+void* Deserialize(void* raw) {
+  auto* args = static_cast<Args*>(raw);
+  if (args->struct_size < 64) return kRefused;
+  if (args->words[2] != sizeof(int64_t)) return NewError();
+  std::memcpy(&args->words[3], reinterpret_cast<const void*>(args->words[1]), sizeof(int64_t));
+  return nullptr;
+}
+
 // As PJRT_Buffer_ReadyEvent: a buffer is its event.
 void* ReadyEvent(void* raw) {
   auto* args = static_cast<Args*>(raw);
@@ -137,17 +172,6 @@ void* MemoryStats(void* raw) {
   if (args->struct_size < sizeof(*args)) return kRefused;
   if (*args->device < 0) return NewError();
   for (int i = 0; i < 9; ++i) args->words[i] = *args->device + i;
-  return nullptr;
-}
-
-// As PJRT_TopologyDescription_Serialize of API 0.115, which has 56 bytes: a map's entries in another order each time.
-void* SerializeTopology(void* raw) {
-  static char orders[2][8] = {"a=1,b=2", "b=2,a=1"};
-  static int calls = 0;
-  auto* args = static_cast<Args*>(raw);
-  if (args->struct_size < 56) return kRefused;
-  args->words[1] = reinterpret_cast<int64_t>(orders[calls++ % 2]);
-  args->words[2] = 7;
   return nullptr;
 }
 
@@ -236,11 +260,14 @@ extern "C" const void* GetPjrtApi() {
   api.functions[16] = AddressableDevices;
   api.functions[20] = Compile;
   api.functions[34] = MemoryStats;
+  api.functions[40] = ExecutableDestroy;
+  api.functions[49] = Serialize;
+  api.functions[51] = GetExecutable;
   api.functions[55] = Execute;
+  api.functions[56] = Deserialize;
   api.functions[70] = ToHostBuffer;
   api.functions[72] = ReadyEvent;
   api.functions[79] = Sum;
-  api.functions[87] = SerializeTopology;
   api.functions[93] = CreateView;
   using Function = void* (*)(void*);
   constexpr Function functions[] = {Nothing, Nothing, Nothing, CreateProfiler, Nothing, Nothing, Nothing, CollectData};
@@ -251,3 +278,4 @@ extern "C" const void* GetPjrtApi() {
 // For the test: nothing that the proxy took may be left.
 extern "C" int probe_errors_alive() { return errors_alive; }
 extern "C" int probe_events_alive() { return events_alive; }
+extern "C" int probe_executables_alive() { return executables_alive; }
