@@ -13,6 +13,7 @@ from torch._library.autograd import Info, make_autograd_impl
 from pyxla.errors import ArgumentError, DefinitionError, mismatch
 from pyxla.lowering.fast_path import FastPath
 from pyxla.op.definition import Definition
+from pyxla.torch_xla_patches import traced_graph
 
 
 class InPlace:
@@ -105,11 +106,9 @@ class InPlace:
         self.check_targets(arguments)
         targets = [arguments[slot.index] for slot in self._schema.mutated]
         compiling = torch._guards.TracingContext.try_get() is not None
-        for target in targets:
-            # Not rank 0: torch_xla shares the buffers of equal scalars, and the next one would find a deleted buffer.
-            if compiling and target.device.type == "xla" and target.dim():
-                # A compiled graph keeps its inputs alive unless they are donated: without this XLA copies the buffer.
-                torch.ops.xla.dynamo_set_buffer_donor_(target, True)
+        if compiling or traced_graph.is_traced():
+            for target in targets:
+                traced_graph.donate(target)
         outputs = _as_tuple(functional())
         for target, output in zip(targets, outputs, strict=False):
             if compiling and torch._is_functional_tensor(target):

@@ -5,6 +5,7 @@
     dlpack               torch_xla 2.9 takes memory of the CPU alone; a capsule is never freed
     mesh                 torch.compile on a mesh confuses inputs, and copies the arguments that it updated
     fallback_counters    torch.compile clears the counters of operations that ran on the CPU
+    traced_graph         a graph can be made of what torch.compile has traced alone
     compiled_graphs      a compiled function keeps its graphs in a closure, without a hook before a run
     forked_child         in a forked child a computation never ends
     backward_compiler    torch's backend wraps its compiler once more at each use

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +18,7 @@ from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 from pyxla.hlo.dump import compilations
 from pyxla.sync import sync
 from pyxla.vllm.fused_decoder import fuse
+from pyxla.vllm.graph import in_mode
 from pyxla.vllm.mesh import place
 from pyxla.vllm.refusal import FLOAT8, refuse_unless
 from pyxla.vllm.runner.batch import Batch
@@ -24,7 +26,7 @@ from pyxla.vllm.runner.buckets import Bucket, Buckets
 from pyxla.vllm.runner.inputs import Layout
 from pyxla.vllm.runner.output import Flight
 from pyxla.vllm.runner.sampler import LIKELIEST, StepSampler
-from pyxla.vllm.runner.step import step_in_mode
+from pyxla.vllm.runner.step import step
 from pyxla.vllm.sampling import VARIANTS, Level, Prepared, Sampled, Variant
 from pyxla.vllm.sharding import shard
 
@@ -59,7 +61,6 @@ class ModelRunner:
         self.buckets = Buckets(scheduler.max_num_batched_tokens, self.max_requests)
         self._layouts = {bucket: Layout(bucket, max_blocks) for bucket in self.buckets.all}
         self._batch = Batch(self.max_requests, length, max_blocks, block_size)
-        self._step = step_in_mode(self.direct, len(self.buckets.all))
         self._flight: Flight | None = None
         self._previous = place(torch.zeros(self.max_requests, dtype=torch.int32).to(device))
         self._layers: dict[str, Attention] = {}
@@ -72,12 +73,13 @@ class ModelRunner:
         _move(self.model, self.device, shard(self.model))
         for layer in self._layers.values():
             layer.impl.to(self.device, self._layers.get(layer.kv_sharing_target_layer_name, layer))
+        mode = "direct" if self.direct else "compile"
+        self._step = in_mode(partial(step, self.model, self._layers), mode)
         self._sampler = StepSampler(
             self.config.model_config,
             self.max_requests,
             self.device,
-            "direct" if self.direct else "compile",
-            self.buckets.all,
+            mode,
             self.model.compute_logits,
         )
         sync()
@@ -133,11 +135,11 @@ class ModelRunner:
     def run_largest_step(self) -> None:
         """Runs the largest step, over caches of one block, so that the device's peak use of memory includes it.
 
-        It is traced: compiling takes longer, for a graph that no other step can use.
+        It is traced as without graphs: no other step could use its graph.
         """
         self._bind(self._cache_dtype, dict.fromkeys(self.kv_cache_spec(), 1))
         mode = self.direct, self._step
-        self.direct, self._step = True, step_in_mode(True, 0)
+        self.direct, self._step = True, partial(step, self.model, self._layers)
         for logprobs in (False, True):
             hidden = self._launch_empty(self.buckets.all[-1], Variant(Level.ADJUSTED, logprobs))
         self._sampler.warm_up_prompts(hidden)
@@ -198,9 +200,8 @@ class ModelRunner:
 
     def _launch(self, bucket: Bucket, packed: torch.Tensor, prepared: Prepared) -> tuple[Sampled, torch.Tensor]:
         with torch.no_grad():
-            layout, layers = self._layouts[bucket], self._layers
             packed = place(packed.to(self.device))
-            likeliest, logits, hidden = self._step(self.model, layers, layout, packed, self._previous)
+            likeliest, logits, hidden = self._step(self._layouts[bucket], packed, self._previous, *self.caches)
             self._end_graph()
             sampled = self._sampler.run(prepared, likeliest, logits)
             self._end_graph()

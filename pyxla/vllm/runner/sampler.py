@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pyxla.nn import in_mode
+from pyxla.vllm.graph import in_mode
 from pyxla.vllm.mesh import place
 from pyxla.vllm.runner.batch import Plan
 from pyxla.vllm.runner.buckets import Bucket
@@ -49,7 +49,6 @@ class StepSampler:
         max_requests: requests of the largest step.
         device: the XLA device.
         mode: "direct" or "compile".
-        buckets: of the steps.
         compute_logits: the model's: [rows, hidden size] to [rows, vocabulary].
     """
 
@@ -59,7 +58,6 @@ class StepSampler:
         max_requests: int,
         device: torch.device,
         mode: str,
-        buckets: list[Bucket],
         compute_logits: Callable[[torch.Tensor], torch.Tensor],
     ):
         vocab_size, wanted = model.get_vocab_size(), model.max_logprobs
@@ -70,10 +68,6 @@ class StepSampler:
         self._requests: dict[str, _Request] = {}
         # They have a slot of the sampler. There is one for each request of a step: who waits may lose it to another.
         self._held: set[str] = set()
-        if mode == "compile":
-            # torch.compile counts the graphs of all variants together.
-            torch._dynamo.config.recompile_limit += len(VARIANTS) * len(buckets)
-            torch._dynamo.config.accumulated_recompile_limit += len(VARIANTS) * len(buckets)
         self._prompts = PromptLogprobs(compute_logits, num_logprobs, logprobs_mode=model.logprobs_mode, mode=mode)
         self._graphs = {
             variant: in_mode(_graph(variant, max_requests, num_logprobs, model.logprobs_mode), mode)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from vllm.forward_context import ForwardContext, override_forward_context
 
-from pyxla.nn import in_mode
 from pyxla.vllm.runner.inputs import Layout
 
 
@@ -27,7 +25,12 @@ class Computed(NamedTuple):
 
 
 def step(
-    model: torch.nn.Module, layers: dict, layout: Layout, packed: torch.Tensor, previous: torch.Tensor
+    model: torch.nn.Module,
+    layers: dict,
+    layout: Layout,
+    packed: torch.Tensor,
+    previous: torch.Tensor,
+    *caches: torch.Tensor,
 ) -> Computed:
     """Computes a step.
 
@@ -37,6 +40,7 @@ def step(
         layout: of the packed inputs.
         packed: the inputs.
         previous: [max_requests], int32; the result of the step before.
+        caches: of the layers, which the step updates in place.
 
     Returns:
         The likeliest tokens, logits and hidden states.
@@ -49,17 +53,3 @@ def step(
     logits = model.compute_logits(hidden[last])
     likeliest = logits.argmax(dim=-1).to(torch.int32)
     return Computed(torch.nn.functional.pad(likeliest, (0, len(previous) - len(likeliest))), logits, hidden)
-
-
-def step_in_mode(direct: bool, buckets: int) -> Callable[..., Computed]:
-    """The step, traced in each call, or compiled once for each bucket.
-
-    Args:
-        direct: traced; the caller syncs.
-        buckets: how many there are.
-    """
-    if not direct:
-        # torch.compile gives up on a function after it has compiled more shapes than this.
-        torch._dynamo.config.recompile_limit += buckets
-        torch._dynamo.config.accumulated_recompile_limit += buckets
-    return in_mode(step, "direct" if direct else "compile")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from pyxla.nn import in_mode
 from pyxla.op.arguments import Check
+from pyxla.vllm.graph import in_mode
 from pyxla.vllm.mesh import place
 from pyxla.vllm.sampling.logprobs import Logprobs, score
 
@@ -34,7 +34,7 @@ class PromptLogprobs:
         num_logprobs: how many of the likeliest tokens a graph returns; no request may ask for more.
         chunk_rows: rows at a time.
         logprobs_mode: one of LOGPROBS_MODES; nothing is done to the logits of prompts.
-        mode: "direct" or "compile", as in `pyxla.nn.in_mode`.
+        mode: "direct" or "compile", as in `pyxla.vllm.graph.in_mode`.
     """
 
     def __init__(

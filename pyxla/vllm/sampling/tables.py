@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from pyxla.nn import in_mode
+from pyxla.torch_xla_patches.traced_graph import donate, is_traced
+from pyxla.vllm.graph import in_mode
 from pyxla.vllm.mesh import place
 from pyxla.vllm.sampling.rows import Rows
 
@@ -47,7 +48,7 @@ def load(table: torch.Tensor, slot: int, row: np.ndarray, mode: str) -> None:
         table: one of the tables.
         slot: its row.
         row: [vocabulary], of the table's dtype.
-        mode: as in `pyxla.nn.in_mode`.
+        mode: as in `pyxla.vllm.graph.in_mode`.
     """
     inputs = torch.tensor([slot], dtype=torch.int32), torch.from_numpy(row[None])
     _write(mode)(table, *(place(tensor.to(table.device)) for tensor in inputs))
@@ -108,20 +109,16 @@ def count(tokens: torch.Tensor, rows: Rows, tables: Tables) -> None:
         rows: which of them count.
         tables: of the requests.
     """
-    _donate(tables.counts)
+    if is_traced():
+        donate(tables.counts)
     tables.counts.index_put_((rows.slot, tokens), rows.counted, accumulate=True)
 
 
 @cache
 def _write(mode: str) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]:
     def write(table: torch.Tensor, index: torch.Tensor, row: torch.Tensor) -> None:
-        _donate(table)
+        if is_traced():
+            donate(table)
         table.index_put_((index,), row)
 
     return in_mode(write, mode)
-
-
-def _donate(table: torch.Tensor) -> None:
-    # A compiled graph would copy the table first, as it does not see that the caller drops the old one.
-    if torch.compiler.is_dynamo_compiling():
-        torch.ops.xla.dynamo_set_buffer_donor_(table, True)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import torch_xla
 
-from pyxla.nn import in_mode
+from pyxla.vllm.graph import in_mode
 from pyxla.vllm.sampling import Prepared, Sampled, Sampler, Tables, Variant, sample
 
 MODES = ["direct", "compile"]

@@ -8,7 +8,7 @@ import torch_xla
 import torch_xla.runtime
 
 import pyxla
-from pyxla.nn import in_mode
+from pyxla.vllm.graph import in_mode
 from pyxla.vllm.sampling import Level, Sampler, Tables, Variant, sample
 
 pytestmark = pytest.mark.skipif(

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import pyxla
-from pyxla.nn import in_mode
+from pyxla.vllm.graph import in_mode
 from pyxla.vllm.sampling.filters import ZERO_BITS, filtered
 from tests.vllm.sampling.parameters import Parameters
 from tests.vllm.sampling.reference import kept, margin

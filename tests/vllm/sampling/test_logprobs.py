@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import pyxla
 from pyxla import ArgumentError
-from pyxla.nn import in_mode
+from pyxla.vllm.graph import in_mode
 from pyxla.vllm.sampling import PromptLogprobs, score
 from pyxla.vllm.sampling.logprobs import largest
 from tests.vllm.sampling.steps import MODES

@@ -6,7 +6,7 @@ import torch
 import torch_xla
 
 import pyxla
-from pyxla.nn import in_mode
+from pyxla.vllm.graph import in_mode
 from pyxla.vllm.sampling.threefry import exponential, threefry
 from tests.vllm.sampling.steps import MODES
 
