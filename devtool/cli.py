@@ -10,7 +10,7 @@ import sys
 import click
 
 from devtool import project
-from devtool.commands.bench import bench, profile
+from devtool.commands.bench import bench, profile, tune
 from devtool.commands.build import build, verify, wheel
 from devtool.commands.docs import docs
 from devtool.commands.doctor import doctor
@@ -49,6 +49,7 @@ for command in (
     test,
     bench,
     profile,
+    tune,
     fuzz,
     watch,
     list_ops,

@@ -37,7 +37,7 @@ def run_lines(
     """
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True, errors="replace",
-        env=env, cwd=cwd, process_group=0, preexec_fn=_end_with_devtool,
+        env=env, cwd=cwd, process_group=0, preexec_fn=end_with_devtool,
     )  # fmt: skip
     try:
         with child.stdout:
@@ -57,7 +57,7 @@ def run_through(
     Args:
         stdout, stderr: where its stdout and stderr go; by default to devtool's.
     """
-    child = subprocess.Popen(command, cwd=cwd, env=env, stdout=stdout, stderr=stderr, preexec_fn=_end_with_devtool)
+    child = subprocess.Popen(command, cwd=cwd, env=env, stdout=stdout, stderr=stderr, preexec_fn=end_with_devtool)
     try:
         return child.wait()
     except BaseException:
@@ -79,7 +79,7 @@ def run_captured(
     """
     child = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-        env=env, process_group=0, preexec_fn=_end_with_devtool,
+        env=env, process_group=0, preexec_fn=end_with_devtool,
     )  # fmt: skip
     try:
         output, errors = child.communicate(text, timeout)
@@ -142,6 +142,7 @@ def _end(child: subprocess.Popen) -> None:
             continue
 
 
-def _end_with_devtool() -> None:
+def end_with_devtool() -> None:
+    """Has this process get SIGINT when its parent ends."""
     # 1: PR_SET_PDEATHSIG. SIGINT, because ninja then ends its compilers and removes their half-written files.
     _libc.prctl(1, signal.SIGINT)

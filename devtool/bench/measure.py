@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import IO, Any
 
 import click
 
 from devtool import project
+from devtool.bench.process import Reader, run_measurement
 from devtool.building.build import Options, build_ops
 from devtool.building.preload import preloading
 from devtool.building.variant import require_ops, variant_of
 from devtool.device import pick_device
-from devtool.errors import MISUSED, DevtoolError, unknown
-from devtool.processes import how_it_ended, run_lines
+from devtool.errors import MISUSED, DevtoolError
 from devtool.records.run_file import Run, parse_run
 from devtool.records.store import fingerprint
 
@@ -56,7 +52,7 @@ def measure(selection: Selection, options: Options, on_device: Callable[[dict], 
     Raises:
         DevtoolError: no such op, bench or device, a failed build, or a measuring process that failed.
     """
-    reader = _Reader(on_device)
+    reader = Reader(on_device)
     sources = {folder: fingerprint(folder) for folder in _folders(selection)}
     _measure(selection, options, reader, [])
     if not reader.plan:
@@ -71,7 +67,7 @@ def measure(selection: Selection, options: Options, on_device: Callable[[dict], 
 
 def list_benches(selection: Selection) -> list[dict[str, str]]:
     """Op, name and reason of each bench."""
-    reader = _Reader(lambda about: None)
+    reader = Reader(lambda about: None)
     _measure(selection, None, reader, ["--list"])
     return reader.plan
 
@@ -96,7 +92,7 @@ def require_right_numbers(run: Run) -> None:
         raise DevtoolError(message, f"devtool test {ops}")
 
 
-def _measure(selection: Selection, options: Options | None, reader: _Reader, extra: Sequence[str]) -> None:
+def _measure(selection: Selection, options: Options | None, reader: Reader, extra: Sequence[str]) -> None:
     ops = project.select_ops("bench", _in_folders(selection.ops))
     device = pick_device("bench", selection.device)
     extra = [*extra, *_build_other(selection, ops, options)] if options is not None else extra
@@ -105,14 +101,8 @@ def _measure(selection: Selection, options: Options | None, reader: _Reader, ext
     command += ["--rounds", str(selection.rounds), *extra]
     command += [word for name in selection.cases for word in ("--case", name)]
     command += [word for name in selection.layers for word in ("--layer", name)]
-    with (
-        preloading(libraries) as preload,
-        tempfile.TemporaryFile("w+", prefix="devtool-bench-") as said,
-        _progress() as bar,
-    ):
-        reader.bar = bar
-        status = run_lines(command, reader.read, os.environ | {"LD_PRELOAD": preload}, project.root(), said)
-        _require_end(status, reader, said)
+    with preloading(libraries) as preload:
+        run_measurement("bench", command, reader, os.environ | {"LD_PRELOAD": preload})
 
 
 def _in_folders(ops: Sequence[str]) -> list[str]:
@@ -134,24 +124,6 @@ def _build_other(selection: Selection, ops: Sequence[str], options: Options) -> 
     return [f"--against={other.libraries}", f"--against-name={variant.name}"]
 
 
-def _require_end(status: int, reader: _Reader, said: IO[str]) -> None:
-    problem = reader.problem or {}
-    if status == 0 and problem.get("problem") in (None, "none"):
-        return
-    if problem.get("problem") == "case":
-        raise unknown(
-            "bench", "--case", "a bench of these ops", problem["name"], problem["known"], "devtool bench --list"
-        )
-    if problem.get("problem") == "pyxla":
-        raise DevtoolError(problem["message"], problem["hint"] or "devtool doctor")
-    said.seek(0)
-    click.echo(said.read(), err=True, nl=False)
-    hint = "read the message above"
-    if status < 0:
-        hint = "devtool test --sanitize address finds reads and writes out of bounds"
-    raise DevtoolError(f"bench: {reader.doing}: the measuring process {how_it_ended(status)}", hint)
-
-
 def _folders(selection: Selection) -> list[str]:
     """The folders of the ops that are timed, and of their implementations: all of a named op's, or the named ones."""
     named, of = project.select_ops("bench", _in_folders(selection.ops)), project.implementations()
@@ -162,69 +134,3 @@ def _no_benches(selection: Selection) -> None:
     ops = ", ".join(f"kernels/{op}/cases.py" for op in selection.ops) or "any cases.py of kernels/"
     message = f"bench: BENCHES: expected a bench for this device in {ops}, got none"
     raise DevtoolError(message, "BENCHES in kernels/rms_norm/cases.py is an example", MISUSED)
-
-
-class _Reader:
-    """Reads what the measuring process prints, a line of JSON at a time."""
-
-    def __init__(self, on_device: Callable[[dict], None]):
-        self._on_device = on_device
-        self.bar: Callable[[str, int | None], None] = lambda text, total: None
-        self.plan: list[dict[str, str]] = []
-        self.problem: dict[str, Any] | None = None
-        self.document: dict[str, Any] | None = None
-        self.doing = "measurement"
-
-    def read(self, line: str) -> None:
-        event = json.loads(line)
-        if "plan" in event:
-            self.plan = event["plan"]
-            self.bar("", event.get("steps"))
-        elif "device" in event:
-            self._on_device(event["device"])
-        elif "tell" in event:
-            self.doing = event["tell"]
-            self.bar(self.doing, None)
-        elif "problem" in event:
-            self.problem = event
-        elif "run" in event:
-            self.document = event["run"]
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str, int | None], None]]:
-    """A progress bar if stderr is a terminal, else a line for each bench."""
-    if not sys.stderr.isatty():
-        yield _lines()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        BarColumn(20),
-        TextColumn("{task.percentage:3.0f}%"),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("starting", total=None)
-
-        def show(text: str, total: int | None) -> None:
-            if total is not None:
-                progress.update(task, total=total)
-            else:
-                progress.update(task, description=text, advance=1)
-
-        yield show
-
-
-def _lines() -> Callable[[str, int | None], None]:
-    said: set[str] = set()
-
-    def show(text: str, total: int | None) -> None:
-        what = text.partition(":")[0]
-        if what and what not in said:
-            said.add(what)
-            click.echo(f"bench: {what}", err=True)
-
-    return show

@@ -46,11 +46,13 @@ class Options:
         cuda: "auto" (where nvcc is found), "on" or "off".
         sanitize: "address", "undefined", "address,undefined" or None.
         variant: other sources or flags; None: those of the repository.
+        jobs: how many commands run at a time; None: as many as ninja takes.
     """
 
     cuda: str = "auto"
     sanitize: str | None = None
     variant: Variant | None = None
+    jobs: int | None = None
 
     @property
     def folder(self) -> Path:
@@ -100,7 +102,8 @@ def build_ops(ops: Sequence[str], options: Options, *, clean: bool = False) -> l
         if not options.variant:
             _remove_orphans(options.libraries)
         before = list(map(_identity, libraries))
-        _run_ninja(ninja, folder, [*ops, *([] if options.variant else project.device_targets())])
+        jobs = ["-j", str(options.jobs)] if options.jobs else []
+        _run_ninja(ninja, folder, [*jobs, *ops, *([] if options.variant else project.device_targets())])
         built = [op for op, path, old in zip(ops, libraries, before, strict=True) if _identity(path) != old]
     if built:
         click.echo(f"build: built {', '.join(built)} in {time.monotonic() - started:.1f} s", err=True)
@@ -163,10 +166,12 @@ def _require_compiler() -> None:
         )
 
 
-def _run_ninja(ninja: str, folder: Path, ops: Sequence[str]) -> None:
+def _run_ninja(ninja: str, folder: Path, arguments: Sequence[str]) -> None:
     output = NinjaOutput()
     # -k 0: show everything that fails, at once.
-    status = run_lines([ninja, "-C", str(folder), "-k", "0", *ops], output, {**os.environ, "NINJA_STATUS": "[%f/%t] "})
+    status = run_lines(
+        [ninja, "-C", str(folder), "-k", "0", *arguments], output, {**os.environ, "NINJA_STATUS": "[%f/%t] "}
+    )
     output.close()
     if status and "rebuilding 'build.ninja'" in output.text():  # an op folder was added or removed, and CMake failed
         raise _configure_failure(output.text())

@@ -146,3 +146,41 @@ def profile(
         show_cases(selection)
     else:
         show_profile(selection, Options(cuda), Files(json_file, compare_file, load_file))
+
+
+@click.command()
+@click.argument("op", metavar="OP", shell_complete=complete_ops)
+@click.option("--check", "only_check", is_flag=True, help="Write nothing; exit 1 if another variant is faster")
+@click.option("--start", "only_start", is_flag=True, help="Write the table that tuning.py starts with, unmeasured")
+@click.option(
+    "--rounds", metavar="N", type=click.IntRange(1), default=40, show_default=True, help="Samples of each variant"
+)
+@click.option(
+    "--noise",
+    metavar="PERCENT",
+    type=click.FloatRange(0, 1000),
+    default=2.0,
+    show_default=True,
+    help="The smallest gain that changes the table",
+)
+@click.option("--json", "json_file", metavar="FILE", type=_FILE, help="Save all samples")
+def tune(op: str, only_check: bool, only_start: bool, rounds: int, noise: float, json_file: Path | None) -> None:
+    """Choose the fastest parameters of a kernel per shape
+
+    \b
+    Example: devtool tune rms_norm
+
+    \b
+    The op's tuning.py declares them. Builds all variants, checks their numbers,
+    times them side by side, and writes tuning.h and tuning.json beside it.
+    """
+    from devtool.tune.session import Request, check, tune, write_start
+
+    if only_start and (only_check or json_file):
+        raise click.UsageError("--start measures nothing: leave out --check and --json")
+    if only_start:
+        write_start(op)
+    elif only_check:
+        check(Request(op, rounds, noise / 100, json_file))
+    else:
+        tune(Request(op, rounds, noise / 100, json_file))

@@ -32,14 +32,8 @@ struct RmsNormRows {
 constexpr int kMaxRowThreads = 512;
 static_assert(kMaxRowThreads / kWarpSize <= kWarpSize, "one warp adds up the sums of all warps");
 
-// The longest row that its threads' registers hold: this many vectors per thread.
-constexpr int kMaxRowVectors = 8;
-
 // The grid's x dimension holds at most 2^31 - 1 CTAs.
 constexpr int64_t kMaxRowBlocks = 1 << 30;
-
-// Up to this many rows the time is that of one CTA: a thread then takes one vector, not two.
-constexpr int64_t kFewRows = 256;
 
 template <typename T, int kCount>
 __device__ inline float SumOfSquares(const Vector<T, kCount>& y) {
@@ -215,7 +209,7 @@ void LaunchRowsInRegisters(cudaStream_t stream, const RmsNormRows& p, int64_t ve
   }
 }
 
-template <typename T, typename W, bool kAdd>
+template <typename T, typename W, bool kAdd, typename Tuning>
 cudaError_t LaunchRows(cudaStream_t stream, const RmsNormRows& p) {
   constexpr int kCount = kVectorCount<T>;
   const bool aligned = p.hidden % kCount == 0 && IsAligned(p.x, kVectorBytes) && IsAligned(p.residual, kVectorBytes) &&
@@ -224,27 +218,27 @@ cudaError_t LaunchRows(cudaStream_t stream, const RmsNormRows& p) {
   const auto blocks = static_cast<unsigned>(std::min(p.rows, kMaxRowBlocks));
   if (!aligned) {
     RmsNormLongKernel<T, W, 1, kAdd><<<blocks, kMaxRowThreads, 0, stream>>>(p);
-  } else if (vectors > kMaxRowVectors * kMaxRowThreads || p.rows > kMaxRowBlocks) {
-    RmsNormLongKernel<T, W, kCount, kAdd><<<blocks, kMaxRowThreads, 0, stream>>>(p);
-  } else if (vectors <= (p.rows <= kFewRows ? kMaxRowThreads : kWarpSize)) {
-    LaunchRowsInRegisters<T, W, 1, kAdd>(stream, p, vectors);
-  } else if (vectors <= (kAdd || p.rows <= kFewRows ? 2 : 1) * kMaxRowThreads) {
-    LaunchRowsInRegisters<T, W, 2, kAdd>(stream, p, vectors);
-  } else if (vectors <= 4 * kMaxRowThreads) {
-    LaunchRowsInRegisters<T, W, 4, kAdd>(stream, p, vectors);
   } else {
-    LaunchRowsInRegisters<T, W, kMaxRowVectors, kAdd>(stream, p, vectors);
+    Tuning::Choose(p.rows, vectors, [&](auto tuned) {
+      constexpr int kVectors = decltype(tuned)::kVectorsPerThread;
+      if (vectors > kVectors * kMaxRowThreads || p.rows > kMaxRowBlocks) {
+        RmsNormLongKernel<T, W, kCount, kAdd><<<blocks, kMaxRowThreads, 0, stream>>>(p);
+      } else {
+        LaunchRowsInRegisters<T, W, kVectors, kAdd>(stream, p, vectors);
+      }
+    });
   }
   return cudaGetLastError();
 }
 
-/** Launches the kernel that fits the rows' length and alignment. */
-template <bool kAdd>
+/** Launches the kernel that fits the rows' length and alignment; Tuning is that of the op's tuning.h. */
+template <bool kAdd, typename Tuning>
 cudaError_t LaunchRmsNormRows(cudaStream_t stream, FloatType dtype, FloatType weight_dtype, const RmsNormRows& rows) {
   if (rows.rows == 0 || rows.hidden == 0) return cudaSuccess;
   return DispatchCuda(dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    return weight_dtype == dtype ? LaunchRows<T, T, kAdd>(stream, rows) : LaunchRows<T, float, kAdd>(stream, rows);
+    return weight_dtype == dtype ? LaunchRows<T, T, kAdd, Tuning>(stream, rows)
+                                 : LaunchRows<T, float, kAdd, Tuning>(stream, rows);
   });
 }
 

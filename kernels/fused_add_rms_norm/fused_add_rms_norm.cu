@@ -1,5 +1,6 @@
 #include "_rms_norm/rms_norm.cuh"
 #include "fused_add_rms_norm/fused_add_rms_norm.h"
+#include "fused_add_rms_norm/tuning.h"
 
 namespace fused_add_rms_norm {
 
@@ -12,7 +13,7 @@ cudaError_t LaunchFusedAddRmsNorm(cudaStream_t stream, const Params& params) {
                                    .hidden = params.hidden,
                                    .inverse_hidden = 1.0 / static_cast<double>(params.hidden),
                                    .eps = params.eps};
-  return pyxla::LaunchRmsNormRows<true>(stream, params.dtype, params.weight_dtype, rows);
+  return pyxla::LaunchRmsNormRows<true, Tuning>(stream, params.dtype, params.weight_dtype, rows);
 }
 
 }  // namespace fused_add_rms_norm

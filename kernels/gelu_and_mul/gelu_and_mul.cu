@@ -1,5 +1,6 @@
 #include "_gated/gated.cuh"
 #include "gelu_and_mul/gelu_and_mul.h"
+#include "gelu_and_mul/tuning.h"
 
 namespace gelu_and_mul {
 
@@ -49,8 +50,8 @@ struct GeluTanh {
 
 cudaError_t LaunchGeluAndMul(cudaStream_t stream, const Params& p) {
   switch (p.approximation) {
-    case Approximation::kNone: return pyxla::LaunchGated<Gelu>(stream, p.dtype, p.x, p.out, p.rows, p.d);
-    case Approximation::kTanh: return pyxla::LaunchGated<GeluTanh>(stream, p.dtype, p.x, p.out, p.rows, p.d);
+    case Approximation::kNone: return pyxla::LaunchGated<Gelu, Tuning>(stream, p.dtype, p.x, p.out, p.rows, p.d);
+    case Approximation::kTanh: return pyxla::LaunchGated<GeluTanh, Tuning>(stream, p.dtype, p.x, p.out, p.rows, p.d);
   }
   return cudaErrorInvalidValue;
 }

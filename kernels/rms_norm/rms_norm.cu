@@ -1,5 +1,6 @@
 #include "_rms_norm/rms_norm.cuh"
 #include "rms_norm/rms_norm.h"
+#include "rms_norm/tuning.h"
 
 namespace rms_norm {
 
@@ -12,7 +13,7 @@ cudaError_t LaunchRmsNorm(cudaStream_t stream, const Params& params) {
                                    .hidden = params.hidden,
                                    .inverse_hidden = 1.0 / static_cast<double>(params.hidden),
                                    .eps = params.eps};
-  return pyxla::LaunchRmsNormRows<false>(stream, params.dtype, params.weight_dtype, rows);
+  return pyxla::LaunchRmsNormRows<false, Tuning>(stream, params.dtype, params.weight_dtype, rows);
 }
 
 }  // namespace rms_norm

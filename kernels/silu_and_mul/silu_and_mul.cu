@@ -1,5 +1,6 @@
 #include "_gated/gated.cuh"
 #include "silu_and_mul/silu_and_mul.h"
+#include "silu_and_mul/tuning.h"
 
 namespace silu_and_mul {
 
@@ -11,7 +12,7 @@ struct Silu {
 };
 
 cudaError_t LaunchSiluAndMul(cudaStream_t stream, const Params& params) {
-  return pyxla::LaunchGated<Silu>(stream, params.dtype, params.x, params.out, params.rows, params.d);
+  return pyxla::LaunchGated<Silu, Tuning>(stream, params.dtype, params.x, params.out, params.rows, params.d);
 }
 
 }  // namespace silu_and_mul

@@ -5,7 +5,7 @@ all alike: raw calls of the handler, the op in a compiled XLA step, and the peer
 
 `python -m pyxla.benchmark OP... --device cpu|cuda --json FILE` measures without devtool, with the libraries that pyxla
 finds; `devtool bench --load FILE` shows the run. The peers are timed if torch sees the device, "xla step" if torch_xla
-is installed.
+is installed. `python -m pyxla.benchmark.variants`, which `devtool tune` runs, times several builds of one op.
 """
 
 from __future__ import annotations

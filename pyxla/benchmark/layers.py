@@ -171,6 +171,14 @@ class Raw:
         """The layer "raw"."""
         return Single("raw", self._device.how, self._device, self._device.bind([self._first]))
 
+    def single_of(self, name: str, library: Library) -> Single:
+        """The layer "raw" under another name, of another library whose numbers were checked.
+
+        It has the same memory: where operands lie changes the time by as much as libraries may differ.
+        """
+        launch = self._launch(self._operands, self._outputs, library)
+        return Single(name, self._device.how, self._device, self._device.bind([launch]))
+
     def step(self, calls: int) -> Step:
         """The layer "raw step"."""
         launches = self._launches(calls)
@@ -189,8 +197,10 @@ class Raw:
         others = [self._launch({**self._operands, name: turns[turn][index]}, turns[1 - turn]) for turn in range(2)]
         return [self._first, *(others[number % 2] for number in range(calls - 1))]
 
-    def _launch(self, operands: Arguments, results: Sequence[Any]) -> Callable[[int], None]:
-        platform, workspace, library = self._device.platform, self._workspace, self._library
+    def _launch(
+        self, operands: Arguments, results: Sequence[Any], library: Library | None = None
+    ) -> Callable[[int], None]:
+        platform, workspace, library = self._device.platform, self._workspace, library or self._library
         return prepare(self._op, operands, results, platform, workspace=workspace, library=library)
 
     def _copies(self) -> Arguments:

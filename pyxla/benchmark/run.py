@@ -133,7 +133,7 @@ def measure(
     except (AssertionError, PyxlaError) as error:
         for number in range(_prepared(bench, layers, len(implementations), against is not None) + rounds):
             tell("refused" if number else "wrong numbers: refused")
-        return record | {"refused": _first_line(error)}
+        return record | {"refused": first_line(error)}
     made = list(_own_layers(op, arguments, device, expected, raw, layers, tell))
     pairs = {}
     if against and "raw" in layers:
@@ -168,7 +168,7 @@ def _own_layers(
         try:
             yield xla_step(op, arguments, raw.chained, calls, expected)
         except (AssertionError, PyxlaError) as error:
-            yield {"name": XLA, "refused": _first_line(error)}
+            yield {"name": XLA, "refused": first_line(error)}
 
 
 def _implementation_layers(
@@ -190,7 +190,7 @@ def _implementation_layers(
             tell(f"{name} {layer}: not timed")
         # It is no error that the implementation does not take these arguments.
         why = "skipped" if isinstance(error, ArgumentError) else "refused"
-        yield {"name": f"{name} raw", why: _first_line(error)}
+        yield {"name": f"{name} raw", why: first_line(error)}
         return
     for layer in _own_layers(implementation, arguments, device, expected, raw, layers, lambda t: tell(f"{name} {t}")):
         if isinstance(layer, dict):
@@ -215,7 +215,7 @@ def _other_layers(
         raw = Raw(op, arguments, device, expected, library)
     except (AssertionError, PyxlaError) as error:
         # It may have had other arguments then.
-        return {"raw": [Skipped(f"{name} raw", _first_line(error))]}
+        return {"raw": [Skipped(f"{name} raw", first_line(error))]}
     steps = {
         layer.name: raw.step(layer.calls) for layer in made if isinstance(layer, Step) and layer.name == "raw step"
     }
@@ -249,7 +249,8 @@ def _peer_layers(
             yield peer_layer(op, bench, name, arguments, device, expected)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """The first line of a message."""
     return str(error).strip().partition("\n")[0]
 
 

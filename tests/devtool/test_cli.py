@@ -43,6 +43,7 @@ def test_commands():
         "run-artifact",
         "test",
         "trace",
+        "tune",
         "verify",
         "watch",
         "wheel",
