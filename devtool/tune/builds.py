@@ -41,8 +41,8 @@ def build_variants(op: str, device: str, wanted: Mapping[str, str]) -> dict[str,
     started, cores = time.monotonic(), len(os.sched_getaffinity(0))
     workers = min(cores, len(wanted))
     click.echo(f"tune: builds {op} {len(wanted)} times, {workers} at a time", err=True)
-    if device == "cuda":
-        os.environ.setdefault("CUDAARCHS", cuda_architecture())
+    if device == "cuda" and "CUDAARCHS" not in os.environ:
+        os.environ["CUDAARCHS"] = cuda_architecture()
     options = {name: _options(op, device, name, text, max(1, cores // workers)) for name, text in wanted.items()}
     libraries = {}
     # Processes, not threads: Ctrl-C then ends each build as it ends that of `devtool build`.

@@ -96,7 +96,7 @@ def time_variants(
     from pyxla.errors import LibraryError, PyxlaError
 
     arguments = bench.arguments()
-    expected = Expected(op, bench, arguments, device.peers)
+    expected = _Once(Expected(op, bench, arguments, device.peers))
     raw, right, refused, errors = None, {}, {}, {}
     for name, library in libraries.items():
         tell(name)
@@ -118,6 +118,24 @@ def time_variants(
         for layer in _in_turns(timed, number):
             layer.measure()
     return {"seconds": {layer.name: layer.samples() for layer in timed}, "refused": refused, "error": errors}
+
+
+class _Once:
+    """Compares no results twice: many variants compute the same numbers, and to compare large ones takes seconds."""
+
+    def __init__(self, expected: Any):
+        self._expected, self._right = expected, []
+
+    def compare(self, outputs: Sequence[Any]) -> float:
+        """As Expected.compare."""
+        import torch
+
+        for known, error in self._right:
+            if all(map(torch.equal, outputs, known)):
+                return error
+        error = self._expected.compare(outputs)
+        self._right.append((list(outputs), error))
+        return error
 
 
 def _in_turns(timed: Sequence[Any], number: int) -> Sequence[Any]:
