@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from pyxla.benchmark import Bench
+from pyxla.benchmark import Arguments, Bench
 from pyxla.benchmark.__main__ import benches, module_of, own_stdout
 
 
@@ -66,8 +66,9 @@ def _run(options: argparse.Namespace, channel: TextIO) -> None:
                 send(tell=f"{where}: {what}")
 
             tell("input and reference")
-            record = time_variants(find_op(options.op), bench, device, libraries, options.rounds, tell)
-            document["cases"].append({"case": bench.name, "key": key(**bench.arguments()), **record})
+            arguments = bench.arguments()
+            record = time_variants(find_op(options.op), bench, arguments, device, libraries, options.rounds, tell)
+            document["cases"].append({"case": bench.name, "key": key(**arguments), **record})
     except PyxlaError as error:
         send(problem="pyxla", message=error.message, hint=error.hint)
         return
@@ -75,12 +76,13 @@ def _run(options: argparse.Namespace, channel: TextIO) -> None:
 
 
 def time_variants(
-    op: Any, bench: Bench, device: Any, libraries: Mapping[str, Any], rounds: int, tell: Any
+    op: Any, bench: Bench, arguments: Arguments, device: Any, libraries: Mapping[str, Any], rounds: int, tell: Any
 ) -> dict[str, dict[str, Any]]:
     """Checks the numbers of each library on a bench, then times the right ones in turns, in the same memory.
 
     Args:
         op, bench: the op and its bench.
+        arguments: the bench's, on the CPU.
         device: HostDevice or one of cuda.py.
         libraries: name -> a library of the op.
         rounds: samples of each library.
@@ -95,7 +97,6 @@ def time_variants(
     from pyxla.benchmark.run import first_line
     from pyxla.errors import LibraryError, PyxlaError
 
-    arguments = bench.arguments()
     expected = _Once(Expected(op, bench, arguments, device.peers))
     raw, right, refused, errors = None, {}, {}, {}
     for name, library in libraries.items():

@@ -20,9 +20,8 @@ def test_every_library_is_timed_in_every_round(monkeypatch):
     monkeypatch.setattr(host, "_last_level_cache", lambda: 1 << 20)  # smaller than the real one, so faster to fill
     library = find_library("simple_add", "xla_gpu")
     told = []
-    record = time_variants(
-        find_op("simple_add"), SMALL, host.HostDevice(), {"one": library, "two": library}, 3, told.append
-    )
+    op, libraries = find_op("simple_add"), {"one": library, "two": library}
+    record = time_variants(op, SMALL, SMALL.arguments(), host.HostDevice(), libraries, 3, told.append)
     assert {name: len(seconds) for name, seconds in record["seconds"].items()} == {"one": 3, "two": 3}
     assert all(time > 0 for seconds in record["seconds"].values() for time in seconds)
     assert record["refused"] == {} and record["error"]["one"] == record["error"]["two"] < 1
