@@ -57,6 +57,9 @@ def build_variants(op: str, device: str, wanted: Mapping[str, str]) -> dict[str,
                 hint = f"correct the kernel, or leave the variant out: def allowed(...) in kernels/{op}/tuning.py"
                 raise DevtoolError(message, hint)
             libraries[name] = library
+        # Otherwise the end of the block ends the workers by a signal.
+        pool.close()
+        pool.join()
     click.echo(f"tune: built in {time.monotonic() - started:.1f} s", err=True)
     return {name: libraries[name] for name in wanted}
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.devtool.scaffold.test_init import made, run
 
+pytestmark = pytest.mark.slow
 OP = "waiting"
 ROUNDS = ("--rounds", "10")
 # Milliseconds that a call sleeps; and whether it leaves out an element, which is faster and wrong.
