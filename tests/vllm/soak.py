@@ -21,7 +21,7 @@ from tests.vllm.models import make
 from tests.vllm.server import Server, serving
 
 # More requests at once than run, each of up to 10 blocks.
-AT_ONCE, SEQS, BLOCKS = 16, 8, 30
+AT_ONCE, SEQS, BLOCKS = 16, 8, 24
 MIB = 1 << 20
 ANSWER_S = 120
 # How often the server is looked at; growth is counted after the warm-up, as the allocators fill up until then.

@@ -40,7 +40,8 @@ def test_steps_without_requests_change_no_token(folder_of, monkeypatch, mode):
 
     folder, prompts = folder_of("llama"), prompts_of(5, 40, 90, 17)
     llm = engine(folder, mode, **AHEAD)
-    fed, execute = steps_that_feed_themselves(monkeypatch, runner_of(llm), delay=0.01), ModelRunner.execute
+    # Longer than the empty step takes to trace on a busy machine.
+    fed, execute = steps_that_feed_themselves(monkeypatch, runner_of(llm), delay=0.05), ModelRunner.execute
 
     def after_an_empty_one(self, scheduled):
         llm.llm_engine.model_executor.driver_worker.worker.execute_dummy_batch()

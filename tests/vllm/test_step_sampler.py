@@ -39,7 +39,7 @@ def tokens_of(sampler, *names):
 
 def test_more_requests_than_slots():
     model = SimpleNamespace(get_vocab_size=lambda: VOCAB, max_logprobs=2, seed=0, logprobs_mode="raw_logprobs")
-    sampler = StepSampler(model, 2, torch_xla.device(), "direct", [BUCKET], lambda hidden: hidden)
+    sampler = StepSampler(model, 2, torch_xla.device(), "direct", lambda hidden: hidden)
     sampler.update(scheduled({"a": 3, "b": 4, "c": 5}))
     assert tokens_of(sampler, "a", "b") == [3, 4]
     assert tokens_of(sampler, "b", "c") == [4, 5]
