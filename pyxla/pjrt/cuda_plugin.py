@@ -59,19 +59,21 @@ def find_plugin() -> Plugin:
     """The plugin that PYXLA_PJRT_PLUGIN names, else that of jax-cuda13-pjrt, else that of jax-cuda12-pjrt.
 
     A named one is for CUDA 12 if its path contains "cuda12", as the paths in the wheels do; otherwise for CUDA 13.
+    If it is a wheel's, it counts as found there: a process inherits the variable from one that has imported torch_xla.
 
     Raises:
         PyxlaError: there is none.
     """
-    if named := os.environ.get(_NAMED):
-        path = Path(named)
-        if not path.is_file():
-            raise PyxlaError(mismatch("CUDA", "PYXLA_PJRT_PLUGIN", "a PJRT plugin", f"no file at {path}"), "unset it")
-        return Plugin(path, _NAMED, 12 if "cuda12" in named else 13)
+    named = os.environ.get(_NAMED)
+    if named and not Path(named).is_file():
+        raise PyxlaError(mismatch("CUDA", "PYXLA_PJRT_PLUGIN", "a PJRT plugin", f"no file at {named}"), "unset it")
     for cuda in (13, 12):
-        if path := in_package("jax_plugins", f"xla_cuda{cuda}/xla_cuda_plugin.so"):
+        path = in_package("jax_plugins", f"xla_cuda{cuda}/xla_cuda_plugin.so")
+        if path and named in (None, "", str(path)):
             version = importlib.metadata.version(f"jax-cuda{cuda}-pjrt")
             return Plugin(path, f"jax-cuda{cuda}-pjrt {version}", cuda)
+    if named:
+        return Plugin(Path(named), _NAMED, 12 if "cuda12" in named else 13)
     raise PyxlaError(
         mismatch("CUDA", "plugin", "jax-cuda13-pjrt or jax-cuda12-pjrt", "neither installed"),
         "PYXLA_SET=cuda13 bin/devtool, or pip install jax-cuda13-pjrt==0.11.2, or name a plugin in PYXLA_PJRT_PLUGIN",

@@ -87,9 +87,14 @@ def wheel(folder: Path, cuda: int, version: str) -> None:
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: jax-cuda{cuda}-pjrt\nVersion: {version}\n")
 
 
-@pytest.mark.parametrize(("installed", "want"), [((12,), 12), ((13,), 13), ((12, 13), 13)])
-def test_plugin_of_an_installed_wheel(tmp_path, installed, want):
-    """In its own process, because Python reads the installed packages once. The dev lock's package comes last."""
+@pytest.mark.parametrize(
+    ("installed", "inherited", "want"), [((12,), None, 12), ((13,), None, 13), ((12, 13), None, 13), ((12, 13), 12, 12)]
+)
+def test_plugin_of_an_installed_wheel(tmp_path, installed, inherited, want):
+    """In its own process, because Python reads the installed packages once. The dev lock's package comes last.
+
+    A process whose parent has imported torch_xla inherits a name, of the wheel that the parent took.
+    """
     for cuda in installed:
         wheel(tmp_path, cuda, f"0.{cuda}")
     hidden = "none" if 13 in installed else "cuda13"
@@ -101,6 +106,8 @@ print(p.cuda, p.origin, p.path)"""
     # pyxla itself may be on the path, in place of installed.
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]).rstrip(":")}
     env.pop("PYXLA_PJRT_PLUGIN", None)
+    if inherited:
+        env["PYXLA_PJRT_PLUGIN"] = str(tmp_path / f"jax_plugins/xla_cuda{inherited}/xla_cuda_plugin.so")
     result = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
     path = tmp_path / f"jax_plugins/xla_cuda{want}/xla_cuda_plugin.so"
     assert result.stdout == f"{want} jax-cuda{want}-pjrt 0.{want} {path}\n"
