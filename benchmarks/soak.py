@@ -28,6 +28,8 @@ def main(device: str, steps: int, graphs: int, wanted: str | None, reports: int)
     import torch_xla
 
     torch._dynamo.config.cache_size_limit = graphs + 8
+    # Of all graphs of a function, 256 by default: dynamo traces no more after that, and the steps run lazily.
+    torch._dynamo.config.accumulated_cache_size_limit = graphs + 8
     kinds = {"compiled": torch.compile(_step, backend="openxla", dynamic=False), "lazy": _step}
     for kind, step in kinds.items():
         if wanted not in (None, kind):
