@@ -1,7 +1,10 @@
 """Times vLLM on a model of Llama 3 8B's shape with random weights: start, decode steps, many requests, a steady load.
 
-PJRT_DEVICE=CUDA python -m benchmarks.bench_serving FOLDER        vLLM on XLA, through pyxla
-python -m benchmarks.bench_serving FOLDER                         vLLM on its own CUDA kernels, the baseline
+PJRT_DEVICE=CUDA python -m benchmarks.bench_serving FOLDER --option async_scheduling=true \\
+    --option 'distributed_executor_backend="uni"'                  vLLM on XLA, through pyxla
+python -m benchmarks.bench_serving FOLDER                          vLLM on its own CUDA kernels, the baseline
+
+Newer releases of vLLM launch a step before they read the last one's tokens; 0.11.0 must be asked to.
 
 It needs nothing of pyxla, so that the baseline can be another release of vLLM in an environment of its own. One JSON
 object a line, on standard output.
