@@ -16,7 +16,7 @@ from pyxla.errors import PyxlaError, mismatch, warn
 from pyxla.library.find import unsupported_libraries
 from pyxla.library.register import register_preloaded
 from pyxla.packages import kernel_packages
-from pyxla.pjrt import c_api, cuda_plugin
+from pyxla.pjrt import c_api, cuda_plugin, proxy
 from pyxla.pjrt.client_options import client_options
 from pyxla.pjrt.platform import requested_device
 from pyxla.torch_xla_patches import release
@@ -50,7 +50,7 @@ class Plugin(DevicePlugin):
 
     def library_path(self) -> str:
         """The PJRT plugin that torch_xla loads: pjrt_proxy, which loads the vendor's plugin."""
-        return str(cuda_plugin.proxy_path())
+        return str(proxy.proxy_path())
 
     def client_create_options(self) -> dict[str, object]:
         """Options of the vendor's plugin, as pyxla.pjrt.client_options returns them."""
@@ -66,7 +66,7 @@ def _prepare_cuda() -> None:
     cuda_plugin.gpus()
     plugin = cuda_plugin.find_plugin()
     cuda_plugin.check_driver(plugin)
-    cuda_plugin.proxy_path()
+    proxy.proxy_path()
     client_options()
     cuda_plugin.load_libraries(plugin)
     try:
@@ -82,5 +82,7 @@ def _prepare_cuda() -> None:
         # torch_xla 2.9 ends the process if a client calls itself "cuda". It makes and takes DLPack capsules only if the
         # client calls itself "cpu", and asks for the name nowhere else.
         os.environ.setdefault("PYXLA_PLATFORM_NAME", "cpu")
+    if folder := os.environ.get("PYXLA_GRAPH_CACHE"):
+        proxy.keep_graphs(Path(folder))
     # A switch of torch_xla's: a compiled graph that takes torch's CUDA tensors returns CUDA tensors without a copy.
     os.environ.setdefault("ZERO_COPY_ENABLED", "1")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from pyxla.errors import ArgumentError, PyxlaError, mismatch
-from pyxla.pjrt import cuda_plugin
+from pyxla.pjrt import proxy
 from pyxla.pjrt.platform import requested_device
 from pyxla.sync import sync
 from pyxla.torch_xla_patches import dlpack
@@ -63,7 +63,7 @@ def from_cupy(array: Any) -> torch.Tensor:
         hint = "cupy.ascontiguousarray(array)"
         raise ArgumentError(mismatch("interop", "array", "a C-contiguous array", f"strides {array.strides}"), hint)
     _require_alignment("array", array.data.ptr, "array.copy()")
-    return dlpack.from_producer(array, cuda_plugin.ask_stream)
+    return dlpack.from_producer(array, proxy.ask_stream)
 
 
 def to_torch(tensor: torch.Tensor) -> torch.Tensor:
@@ -82,7 +82,7 @@ def from_torch(tensor: torch.Tensor) -> torch.Tensor:
         got = f"strides {tensor.stride()}"
         raise ArgumentError(mismatch("interop", "tensor", "a contiguous tensor", got), "tensor.contiguous()")
     _require_alignment("tensor", tensor.data_ptr(), "tensor.clone()")
-    return dlpack.from_producer(tensor, cuda_plugin.ask_stream)
+    return dlpack.from_producer(tensor, proxy.ask_stream)
 
 
 class _Exported:

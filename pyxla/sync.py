@@ -6,7 +6,7 @@ XLA keeps the error of a failed execution, and torch_xla raises it again at the 
 from __future__ import annotations
 
 from pyxla.errors import PyxlaError
-from pyxla.pjrt import cuda_plugin
+from pyxla.pjrt import proxy
 from pyxla.torch_xla_patches.forked_child import check_not_forked
 
 # XLA puts these before a handler's message.
@@ -30,7 +30,7 @@ def sync() -> None:
         drain_errors()
         raise PyxlaError(_without_status(str(error).removeprefix("Bad StatusOr access: ").strip())) from error
     # On CUDA torch_xla does not raise an execution's error: pjrt_proxy keeps it.
-    text = cuda_plugin.take_error()
+    text = proxy.take_error()
     if text is not None:
         drain_errors()
         raise PyxlaError(_without_status(text))
@@ -57,4 +57,4 @@ def drain_errors() -> None:
         except RuntimeError:
             continue
         break
-    cuda_plugin.take_error()
+    proxy.take_error()

@@ -57,7 +57,7 @@ def api_version() -> dict[str, Any]:
 
 def proxy() -> str:
     """The path of pjrt_proxy."""
-    from pyxla.pjrt.cuda_plugin import proxy_path
+    from pyxla.pjrt.proxy import proxy_path
 
     return str(proxy_path())
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pyxla.hlo import wire
-from pyxla.pjrt import cuda_plugin, platform
+from pyxla.pjrt import platform, proxy
 from pyxla.torch_xla_patches import debug_flags
 from pyxla.torch_xla_patches.compiled_graphs import graphs_of_compiled_functions
 
@@ -129,7 +129,7 @@ def _count(metric: str) -> int:
 def _switch(folder: str) -> None:
     """Makes XLA write what it compiles to `folder` from now on, or nowhere if `folder` is empty."""
     if platform.device_type() == "CUDA":
-        cuda_plugin.set_compile_options(overrides(xla_dump_to=folder, **{_AS_TEXT: True}) if folder else b"")
+        proxy.set_compile_options(overrides(xla_dump_to=folder, **{_AS_TEXT: True}) if folder else b"")
     else:
         debug_flags.set_flags(f"--xla_dump_to={folder} --{_AS_TEXT}={'true' if folder else 'false'}")
 

@@ -12,12 +12,10 @@ import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from pyxla.errors import PyxlaError, mismatch
 from pyxla.pjrt import driver
 from pyxla.pjrt.cuda_libraries import LIBRARIES, OPTIONAL, in_package
-from pyxla.pjrt.platform import requested_device
 
 # Tested with 0.76 (jax-cuda13-pjrt 0.7.2), 0.115 (0.11.2) and 0.116 (0.12.0.1).
 API_VERSIONS = ((0, 76), (0, 116))
@@ -185,113 +183,3 @@ def check_api_version(plugin: Plugin, version: tuple[int, int]) -> None:
             ),
             f"unset PYXLA_PJRT_PLUGIN, or name that of {wheel}" if plugin.is_named else f"pip install {wheel}",
         )
-
-
-def proxy_path() -> Path:
-    """The path of pjrt_proxy: built in the checkout, else installed in the wheel.
-
-    Raises:
-        PyxlaError: there is none.
-    """
-    here = Path(__file__).resolve().parents[1]
-    places = (here.parent / "build/lib/pyxla_pjrt_proxy.so", here / "pyxla_pjrt_proxy.so")
-    for place in places:
-        if place.is_file():
-            return place
-    raise PyxlaError(
-        mismatch("CUDA", "pjrt_proxy", f"{places[0].name}", f"none in {places[0].parent}"), "devtool build"
-    )
-
-
-def take_error() -> str | None:
-    """The first error of an execution on XLA's CUDA device since the last call, or None; pjrt_proxy keeps it."""
-    if requested_device() != "CUDA":
-        return None
-    text = ctypes.create_string_buffer(4096)
-    take = ctypes.CDLL(str(proxy_path())).pyxla_take_error
-    take.restype = ctypes.c_bool
-    return text.value.decode(errors="replace") if take(text, ctypes.c_size_t(len(text))) else None
-
-
-def ask_stream(device: int) -> int:
-    """A stream of XLA's on a device. The next tensor that this thread imports waits for what the stream then holds.
-
-    Raises:
-        PyxlaError: the plugin gives none.
-    """
-    stream = ctypes.c_ssize_t()
-    ask = ctypes.CDLL(str(proxy_path())).pyxla_ask_stream
-    ask.restype = ctypes.c_bool
-    if not ask(ctypes.c_size_t(device), ctypes.byref(stream)):
-        raise PyxlaError(mismatch("CUDA", "plugin", f"a stream of device {device}", "none"), "devtool doctor")
-    return stream.value
-
-
-class Memory(NamedTuple):
-    """Bytes of a device's memory that XLA has in use, the most that it had, and the most that it may have."""
-
-    used: int
-    peak: int
-    limit: int
-
-
-def memory_of(device: int) -> Memory:
-    """What XLA's allocator has counted on a device.
-
-    torch_xla says it too, but not in SPMD mode.
-
-    Args:
-        device: its number among XLA's.
-
-    Raises:
-        PyxlaError: the plugin does not count.
-    """
-    figures = (ctypes.c_int64 * 3)()
-    ask = ctypes.CDLL(str(proxy_path())).pyxla_memory_stats
-    ask.restype = ctypes.c_bool
-    if not ask(ctypes.c_size_t(device), figures):
-        raise PyxlaError(mismatch("CUDA", "plugin", f"the memory of device {device}", "none"), "devtool doctor")
-    return Memory(*figures)
-
-
-def set_compile_options(more: bytes) -> None:
-    """Sets what pjrt_proxy adds to the options of every compilation from now on; empty bytes: nothing.
-
-    Args:
-        more: serialized fields of a CompileOptionsProto.
-    """
-    ctypes.CDLL(str(proxy_path())).pyxla_set_compile_options(more, ctypes.c_size_t(len(more)))
-
-
-class Graphs(NamedTuple):
-    """How many graphs pjrt_proxy has had compiled in this process, and how many it has loaded from files."""
-
-    compiled: int
-    loaded: int
-
-
-def keep_graphs(folder: Path | None) -> None:
-    """Keeps the graphs that the plugin compiles from now on, and loads those that another process has kept.
-
-    torch_xla's own files (`torch_xla.runtime.initialize_cache`) cannot be loaded with any plugin.
-
-    Args:
-        folder: for this plugin and this kind of GPU; it is made if it is not there. Processes may share it. None: no
-            graph is kept.
-
-    Raises:
-        PyxlaError: the folder cannot be made.
-    """
-    if folder is not None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise PyxlaError(mismatch("CUDA", "folder", "one for graphs", error), "name another folder") from error
-    ctypes.CDLL(str(proxy_path())).pyxla_keep_graphs(os.fsencode(folder or ""))
-
-
-def graphs() -> Graphs:
-    """The counts, without the graphs that were compiled to be inspected."""
-    counts = (ctypes.c_int64 * 2)()
-    ctypes.CDLL(str(proxy_path())).pyxla_graph_counts(counts)
-    return Graphs(*counts)

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
+import os
 from pathlib import Path
 
 from vllm import envs
 
-from pyxla.pjrt import cuda_plugin
+from pyxla.pjrt import proxy
 from pyxla.pjrt.platform import requested_device
 
 
 def keep_graphs() -> None:
     """Keeps what XLA:CUDA compiles below VLLM_XLA_CACHE_PATH, and loads it from there; XLA:CPU cannot.
 
-    VLLM_DISABLE_COMPILE_CACHE=1 keeps nothing. The folder's name tells apart versions and GPUs. A plugin that
-    PYXLA_PJRT_PLUGIN names has no version, and no folder.
+    VLLM_DISABLE_COMPILE_CACHE=1 keeps nothing there, and PYXLA_GRAPH_CACHE names another folder.
     """
-    if requested_device() == "CPU":
-        return
-    plugin = cuda_plugin.find_plugin()
-    if envs.VLLM_DISABLE_COMPILE_CACHE or plugin.is_named:
-        return
-    gpu = cuda_plugin.gpus()[0].name
-    names = [plugin.origin, *(f"{name}-{version(name)}" for name in ("torch_xla", "pyxla")), gpu]
-    cuda_plugin.keep_graphs(Path(envs.VLLM_XLA_CACHE_PATH, "_".join(names).replace(" ", "-")))
+    elsewhere = envs.VLLM_DISABLE_COMPILE_CACHE or "PYXLA_GRAPH_CACHE" in os.environ
+    if requested_device() == "CUDA" and not elsewhere:
+        proxy.keep_graphs(Path(envs.VLLM_XLA_CACHE_PATH))

@@ -10,8 +10,8 @@ from vllm.config import CacheConfig
 from vllm.logger import init_logger
 
 from pyxla.errors import PyxlaError, mismatch
-from pyxla.pjrt.cuda_plugin import memory_of
 from pyxla.pjrt.platform import requested_device
+from pyxla.pjrt.proxy import memory_of
 from pyxla.vllm.mesh import devices
 
 # Below vllm, whose logger is the one that vLLM sets up.

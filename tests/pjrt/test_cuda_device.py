@@ -30,7 +30,7 @@ DEVICE = torch_xla.device()
 def test_memory_is_as_torch_xla_counts_it():
     import torch_xla.core.xla_model as xm
 
-    from pyxla.pjrt.cuda_plugin import memory_of
+    from pyxla.pjrt.proxy import memory_of
 
     kept = torch.zeros(1 << 20, device=DEVICE)
     sync()

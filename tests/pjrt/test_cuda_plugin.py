@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyxla.errors import PyxlaError
-from pyxla.pjrt import cuda_plugin
+from pyxla.pjrt import cuda_plugin, proxy
 from pyxla.pjrt.cuda_plugin import Plugin
 from tests import stand_in_driver
 from tests.conftest import ROOT, only_2_8
@@ -194,8 +194,26 @@ def test_library_without_which_one_gpu_works(monkeypatch):
     assert cuda_plugin.load_libraries.__wrapped__(PLUGIN) == ()
 
 
+def test_graphs_of_other_versions_lie_apart(monkeypatch, tmp_path):
+    """A graph is for one plugin and one kind of GPU; a file that the user names has no version."""
+    monkeypatch.setattr(proxy, "gpus", lambda: (cuda_plugin.Gpu("NVIDIA H100 80GB HBM3", (9, 0)),))
+    named = tmp_path / "plugin.so"
+    named.write_text("a")
+    for plugin in (PLUGIN, Plugin(named, "PYXLA_PJRT_PLUGIN", 13)):
+        monkeypatch.setattr(proxy, "find_plugin", lambda plugin=plugin: plugin)
+        proxy.keep_graphs(tmp_path / "graphs")
+    named.write_text("another")
+    proxy.keep_graphs(tmp_path / "graphs")
+    proxy.keep_graphs(None)
+    first, *others = sorted(folder.name for folder in (tmp_path / "graphs").iterdir())
+    assert first.startswith("jax-cuda13-pjrt-0.11.2_torch_xla-") and first.endswith("_NVIDIA-H100-80GB-HBM3")
+    assert [name.split("-")[:2] for name in others] == [["plugin", "1"], ["plugin", "7"]]
+    with pytest.raises(PyxlaError, match=r"CUDA: folder: expected one for graphs, got .*Not a directory"):
+        proxy.keep_graphs(named)
+
+
 def test_proxy_is_built():
-    assert cuda_plugin.proxy_path() == ROOT / "build/lib/pyxla_pjrt_proxy.so"
+    assert proxy.proxy_path() == ROOT / "build/lib/pyxla_pjrt_proxy.so"
 
 
 def test_no_handler_allocates_device_memory():

@@ -1,4 +1,4 @@
-"""Two processes on one GPU, each with a part of its memory."""
+"""Several processes on one GPU, each with a part of its memory, at the same time or one after the other."""
 
 import ctypes
 import json
@@ -81,3 +81,26 @@ def test_more_than_its_part_is_refused():
     with started(TOO_MUCH, memory() * 2 // 5 >> 30) as process:
         out, _ = process.communicate(timeout=200)
     assert (process.returncode, out) == (0, "True\n")
+
+
+GRAPHS = """
+import json, sys, torch, torch_xla
+from pyxla.pjrt.proxy import graphs
+
+x = torch.ones(int(sys.argv[1]), device=torch_xla.device())
+total = torch.ops.xla_gpu.simple_add(x, x, 1.0).sum().item()
+print(json.dumps([*graphs(), total]))
+"""
+
+
+def test_next_process_loads_the_graphs(tmp_path):
+    """With another size it compiles its own."""
+
+    def run(size: int) -> list:
+        process = started(GRAPHS, size, PYXLA_GRAPH_CACHE=str(tmp_path))
+        return json.loads(process.communicate(timeout=120)[0])
+
+    compiled, loaded, total = run(1000)
+    assert compiled > 0 and total == 2000
+    assert run(1000) == [0, compiled + loaded, 2000]
+    assert run(1001)[0] > 0

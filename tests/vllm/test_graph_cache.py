@@ -14,7 +14,7 @@ pytestmark = MARKS
 CODE = """
 import json, sys
 from pathlib import Path
-from pyxla.pjrt.cuda_plugin import graphs
+from pyxla.pjrt.proxy import graphs
 from tests.vllm.engine import engine, generate, prompts_of
 tokens = generate(engine(Path(sys.argv[1]), "compiled"), prompts_of(5, 40), 8)
 print(json.dumps([*graphs(), tokens]))

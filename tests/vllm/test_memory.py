@@ -35,7 +35,7 @@ def test_on_the_cpu_it_is_a_variable(cache, monkeypatch):
 def gpu(monkeypatch):
     """Figures of a GPU: XLA's CPU device keeps none."""
     import pyxla.vllm.memory as memory
-    from pyxla.pjrt.cuda_plugin import Memory
+    from pyxla.pjrt.proxy import Memory
 
     figures = [Memory(used=15 * GIB, peak=15 * GIB, limit=40 * GIB)]
     monkeypatch.setattr(memory, "requested_device", lambda: "CUDA")
