@@ -6,6 +6,7 @@ computes with the first module's weights. Without the second patch each updated 
 
 from __future__ import annotations
 
+import sys
 import warnings
 from functools import cache
 
@@ -15,6 +16,8 @@ from pyxla.torch_xla_patches import release
 
 # torch drops the registrations of a library when the library is garbage-collected.
 _LIBRARY = torch.library.Library("aten", "IMPL")
+# The functions of torch_xla and of AOTAutograd that give a graph's updated arguments their new values.
+_WRITE_BACK = ("optimized_mod", "runtime_wrapper")
 
 
 @cache
@@ -66,7 +69,12 @@ def _copy_values_alone() -> None:
             if is_alike and not _XLAC._check_tensor_need_materialization([source])[0]:
                 # Clears the sharding of the old value: otherwise torch_xla would annotate the new value with it.
                 _XLAC._xla_clear_sharding(target)
-                return source.clone()
+                if sys._getframe(1).f_code.co_name not in _WRITE_BACK:
+                    return source.clone()
+                # Nobody else has the source. A clone would be computed at the next sync, by a copy of the tensor.
+                taken = torch.empty_like(target)
+                _XLAC._replace_xla_tensor(taken, source)
+                return taken
         # As torch_xla's own copy does.
         return torch.ops.aten._copy_from(source, target, non_blocking)
 

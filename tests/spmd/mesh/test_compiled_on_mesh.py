@@ -73,6 +73,9 @@ def test_an_updated_argument_runs_no_graph_of_its_own():
         add(total, step)
     twice(total)
     assert finished_executions() - before == 4
+    # Nor does the next sync, which would copy each argument.
+    torch_xla.sync()
+    assert finished_executions() - before == 4
     compare("total", total.cpu(), ((value.double() + added) * 2 + 3 * added.double()) * 2, roundings=16)
 
 
@@ -90,6 +93,16 @@ def test_a_copied_value_is_nobody_elses():
     torch_xla.sync()
     assert target.cpu().eq(10).all() and source.cpu().eq(2).all()
     assert torch_xla._XLAC._get_xla_sharding_spec(target) == sharding
+
+
+@torch.no_grad()
+def test_a_copied_value_is_an_input_of_its_own():
+    """A function that is compiled for both reads both."""
+    target, source = split(torch.zeros(8, 16)), split(torch.ones(8, 16))
+    target.copy_(source)
+    difference = torch.compile(lambda x, y: x - y, backend="openxla")
+    assert difference(target, source).cpu().eq(0).all()
+    assert difference(split(torch.full((8, 16), 5.0)), split(torch.full((8, 16), 3.0))).cpu().eq(2).all()
 
 
 @torch.no_grad()
