@@ -34,7 +34,7 @@ class PromptLogprobs:
         num_logprobs: how many of the likeliest tokens a graph returns; no request may ask for more.
         chunk_rows: rows at a time.
         logprobs_mode: one of LOGPROBS_MODES; nothing is done to the logits of prompts.
-        mode: "direct" or "compile", as in `pyxla.vllm.graph.in_mode`.
+        mode: "direct" or "compile", as of the graphs in pyxla/vllm/graph.py.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ class Sampler:
         max_num_seqs: most requests at a time.
         device: an XLA device.
         seed: for the draws of requests without a seed.
-        mode: "direct" or "compile", as in `pyxla.vllm.graph.in_mode`.
+        mode: "direct" or "compile", as of the graphs in pyxla/vllm/graph.py.
 
     Attributes:
         tables: for `sample`.

@@ -48,7 +48,7 @@ def load(table: torch.Tensor, slot: int, row: np.ndarray, mode: str) -> None:
         table: one of the tables.
         slot: its row.
         row: [vocabulary], of the table's dtype.
-        mode: as in `pyxla.vllm.graph.in_mode`.
+        mode: "direct" or "compile", as of the graphs in pyxla/vllm/graph.py.
     """
     inputs = torch.tensor([slot], dtype=torch.int32), torch.from_numpy(row[None])
     _write(mode)(table, *(place(tensor.to(table.device)) for tensor in inputs))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from devtool.bench import measure
+from devtool.bench import process
 from devtool.errors import DevtoolError
 from devtool.records import run_file
 from devtool.records.run_file import read_run
@@ -187,10 +187,10 @@ def _command(process: Path) -> bytes:
 
 
 def test_measurement_that_crashes_is_named(capfd, tmp_path):
-    reader = measure._Reader(lambda about: None)
+    reader = process.Reader()
     reader.read('{"tell": "doubled f32-3x5: raw"}')
     with (tmp_path / "said").open("w+") as said:
         said.write("the last words\n")
         with pytest.raises(DevtoolError, match=r"bench: doubled f32-3x5: raw: the measuring process crashed \(SIGSEGV"):
-            measure._require_end(-signal.SIGSEGV, reader, said)
+            process._require_end("bench", -signal.SIGSEGV, reader, said)
     assert capfd.readouterr().err == "the last words\n"
