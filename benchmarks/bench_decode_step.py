@@ -4,7 +4,6 @@ python -m benchmarks.bench_decode_step --device cuda
 """
 
 import os
-import random
 import statistics
 import time
 
@@ -37,10 +36,10 @@ def main(device: str, config: str, seqs: int, contexts: str, fused: str) -> None
     if device == "cuda":
         os.environ["XLA_FLAGS"] = f"{CUBLAS} {os.environ.get('XLA_FLAGS', '')}".strip()
     batches = {text: _lengths(text, seqs) for text in contexts.split(",")}
-    engine = _engine(config, device, seqs, max(map(max, batches.values())) + STEPS + 16, FUSED[fused])
-    _check(engine)
+    runner = _runner(config, device, seqs, max(map(max, batches.values())) + STEPS + 16, FUSED[fused])
+    _check(runner)
     for text, lengths in batches.items():
-        rounds = [_steps(engine, lengths) for _ in range(ROUNDS)][1:]
+        rounds = [_steps(runner, lengths) for _ in range(ROUNDS)][1:]
         seconds, host, read = (statistics.median(values) for values in zip(*rounds, strict=True))
         steps = [1e3 * step for step, _, _ in rounds]
         click.echo(
@@ -55,39 +54,36 @@ def _lengths(text: str, seqs: int) -> list[int]:
     return [int(first) + span * number // max(1, seqs - 1) for number in range(seqs)]
 
 
-def _engine(config: str, device: str, seqs: int, longest: int, options: dict):
+def _runner(config: str, device: str, seqs: int, longest: int, options: dict):
     import torch
     import torch_xla
 
-    from examples.llama.config import named_config
-    from examples.llama.engine import Engine
+    from examples.llama.config import CONFIGS, named
+    from examples.llama.runner import ModelRunner
     from examples.llama.weights import load, random_weights
 
-    shape, dtype = named_config(config), torch.bfloat16 if device == "cuda" else torch.float32
+    shape, dtype = named(config, "config", CONFIGS), torch.bfloat16 if device == "cuda" else torch.float32
     model = load(shape, random_weights(shape, 0, dtype), dtype, torch_xla.device(), **options)
-    blocks = seqs * -(-longest // 16)
-    return Engine(
-        model, num_blocks=blocks, max_seqs=seqs, max_step_tokens=max(8, seqs), max_length=longest, mode="compile"
-    )
+    return ModelRunner(model, max_seqs=seqs, max_length=longest, mode="compile")
 
 
-def _check(engine) -> None:
+def _check(runner) -> None:
     """Compares hidden states of the timed op with those of the separate ops, which tests compare with transformers."""
     import torch
 
-    model, fused = engine.model, engine.model.fused
+    model, fused = runner.model, runner.model.fused
     if not fused:
         return
-    sequence, tokens = engine.cache.open(), 8
-    metadata = engine.cache.extend(
-        [(sequence, tokens)], tokens=tokens, seqs=engine.max_seqs, max_blocks=engine.max_blocks
+    sequence, tokens = runner.cache.open(), 8
+    metadata = runner.cache.extend(
+        [(sequence, tokens)], tokens=tokens, seqs=runner.max_seqs, max_blocks=runner.max_blocks
     )
-    rows = torch.arange(tokens, dtype=torch.int32).to(engine.device)
+    rows = torch.arange(tokens, dtype=torch.int32).to(runner.device)
     hidden = []
     for model.fused in (fused, False):
-        hidden.append(model(rows, rows, engine.cache.layers, metadata).cpu().double())
+        hidden.append(model(rows, rows, runner.cache.layers, metadata).cpu().double())
     model.fused = fused
-    engine.cache.close(sequence)
+    runner.cache.close(sequence)
     got, want = hidden
     error = ((got - want).norm() / want.norm()).item()
     # In 32 small layers on the CPU, 16 bits give an error of 0.08; an operand times 1.5 gave 0.86.
@@ -95,35 +91,41 @@ def _check(engine) -> None:
     click.echo(f"hidden states differ by {error:.2g} from those of the separate ops")
 
 
-def _steps(engine, lengths: list[int]) -> tuple[float, float, float]:
-    """Medians of a step's seconds, host seconds and bytes read. Like Engine.run, the host is one step ahead."""
-    from examples.llama.scheduler import Chunk, Request, Running
-
+def _steps(runner, lengths: list[int]) -> tuple[float, float, float]:
+    """Medians of a step's seconds, host seconds and bytes read. As in examples/llama, the host is one step ahead."""
     # The cache's contents do not matter: no token of these contexts is computed.
-    sequences = [engine.cache.open() for _ in lengths]
-    engine.cache.extend([*zip(sequences, lengths, strict=True)], tokens=sum(lengths), seqs=engine.max_seqs,
-                        max_blocks=engine.max_blocks)  # fmt: skip
+    sequences = [runner.cache.open() for _ in lengths]
+    runner.cache.extend([*zip(sequences, lengths, strict=True)], tokens=sum(lengths), seqs=runner.max_seqs,
+                        max_blocks=runner.max_blocks)  # fmt: skip
     last, seconds, host, read = None, [], [], []
     before = time.perf_counter()
     for _ in range(STEPS):
-        chunks = [
-            Chunk(Running(Request([0]), sequence, random.Random(0)), sequence.length, [-1 - row], True)
-            for row, sequence in enumerate(sequences)
-        ]
         began = time.perf_counter()
-        tokens = engine.launch(chunks, engine.buckets[-1], sampling=False)
+        tokens = runner.decode(sequences)
         host.append(time.perf_counter() - began)
         if last is not None:
             last.cpu()
         last, now = tokens, time.perf_counter()
         seconds.append(now - before)
-        read.append(engine.bytes_read(chunks))
+        read.append(bytes_read(runner, sum(sequence.length for sequence in sequences)))
         before = now
     last.cpu()
     for sequence in sequences:
-        engine.cache.close(sequence)
+        runner.cache.close(sequence)
     # The first steps compile.
     return statistics.median(seconds[5:]), statistics.median(host[5:]), statistics.median(read[5:])
+
+
+def bytes_read(runner, tokens: int) -> int:
+    """Bytes that a decode step reads: all weights except the embedding, of which it reads rows, and the cache.
+
+    Args:
+        runner: a ModelRunner.
+        tokens: tokens of all sequences in the cache, including those that the step computes.
+    """
+    cache = runner.cache
+    weights = sum(weight.nbytes for name, weight in runner.model.named_parameters() if name != "embedding")
+    return weights + tokens * sum(layer.nbytes for layer in cache.layers) // (cache.num_blocks * cache.block_size)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""A Llama-architecture decoder that serves requests with the ops of this repository.
+"""A Llama-architecture decoder that continues one batch of prompts with the ops of this repository.
 
-Read it in this order: model.py (the decoder), scheduler.py (which tokens make a step), engine.py (steps on the
-device), __main__.py (the command). config.py, weights.py, sampling.py and tokenizer.py are helpers.
+Read it in this order: model.py (the decoder), runner.py (prefill and decode steps on the device), generate.py (the loop
+over them), run.py (the command). config.py, rotary.py, weights.py, checkpoint.py and tokenizer.py are helpers.
 """

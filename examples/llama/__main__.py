@@ -16,34 +16,26 @@ CUBLAS = "--xla_gpu_enable_triton_gemm=false"
 @click.command()
 @click.option("--config", default="tiny", help="Shape of a model with random weights: tiny or llama-3-8b [tiny]")
 @click.option("--weights", metavar="FOLDER", help="Folder of config.json, *.safetensors and tokenizer.json instead")
-@click.option("--prompt", "prompts", multiple=True, metavar="TEXT", help="A request; may be given several times")
-@click.option("--random", "random_requests", default=0, metavar="N", help="N more requests, of random tokens")
-@click.option("--prompt-tokens", default="1:100", metavar="LOW:HIGH", help="Lengths of their prompts [1:100]")
-@click.option("--max-tokens", default=64, help="Tokens to generate per request [64]")
+@click.option(
+    "--prompt", "prompts", multiple=True, metavar="TEXT", help="A text to continue; may be given several times"
+)
+@click.option("--max-tokens", default=64, help="Tokens to generate per prompt [64]")
 @click.option("--temperature", default=0.0, help="What logits are divided by; 0 takes the likeliest token [0]")
-@click.option("--top-k", default=64, help="Draw among this many tokens, at most 64 [64]")
-@click.option("--top-p", default=1.0, help="Draw among the first tokens that reach this probability [1]")
-@click.option("--seed", default=0, help="Seed of random weights, prompts and draws [0]")
+@click.option("--seed", default=0, help="Seed of random weights and draws [0]")
 @click.option("--mode", help="direct or compile [PYXLA_ATTENTION_MODE, else direct]")
 @click.option("--device", help="cpu or cuda [PJRT_DEVICE, else cpu]")
 @click.option("--tensor-parallel", default=1, metavar="N", help="Devices that share heads and MLP [1]")
 @click.option("--dtype", help="float32, bfloat16 or float16 [float32 on cpu, bfloat16 on cuda]")
 @click.option("--kv-cache-dtype", default="auto", help="auto, as --dtype, or float8_e4m3fn [auto]")
-@click.option("--max-seqs", default=8, help="Requests that run at the same time [8]")
-@click.option("--max-step-tokens", default=64, help="Rows of the largest step [64]")
-@click.option("--max-length", default=512, help="Tokens of a request, prompt and output [512]")
-@click.option("--block-size", default=16, help="Tokens in a block of the cache [16]")
-@click.option("--num-blocks", type=int, help="Blocks of the cache [what max-seqs requests of max-length take]")
-@click.option("--check", is_flag=True, help="Serve each request alone too, and compare the tokens")
 def main(device: str | None, tensor_parallel: int, **options) -> None:
-    """Serve requests on a Llama-architecture decoder
+    """Continue prompts with a Llama-architecture decoder
 
     \b
     Example: python -m examples.llama --config tiny --prompt "Once upon a time"
 
     \b
-    Texts go to stdout; progress, tokens per second, compilations and the time per op to stderr.
-    Exit status 1 if a check failed, 2 for wrong options.
+    Texts go to stdout; the time and the number of compilations to stderr.
+    Exit status 1 for a broken folder, 2 for wrong options.
     """
     if device is not None and device not in DEVICES:
         click.echo(f"llama: device: expected {' or '.join(DEVICES)}, got {device}", err=True)
@@ -57,13 +49,12 @@ def main(device: str | None, tensor_parallel: int, **options) -> None:
     from pyxla import ArgumentError, PyxlaError
 
     try:
-        from examples.llama.serve import Options, serve
+        from examples.llama.run import run
 
-        right = serve(Options(tensor_parallel=tensor_parallel, **options))
+        run(tensor_parallel=tensor_parallel, **options)
     except PyxlaError as error:
         click.echo(error, err=True)
         sys.exit(2 if isinstance(error, ArgumentError) else 1)
-    sys.exit(0 if right else 1)
 
 
 if __name__ == "__main__":

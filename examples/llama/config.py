@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pyxla import ArgumentError, PyxlaError
+from pyxla import ArgumentError, Check, PyxlaError
 from pyxla.errors import mismatch
 
+check = Check("llama")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # Dtypes of the cache; None: the model's.
 KV_CACHE_DTYPES = {"auto": None, "float8_e4m3fn": torch.float8_e4m3fn}
@@ -35,9 +36,9 @@ class LlamaConfig:
     num_attention_heads: int
     num_key_value_heads: int
     head_dim: int
-    rms_norm_eps: float
-    rope_theta: float
-    max_position_embeddings: int
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 10000.0
+    max_position_embeddings: int = 2048
     tie_word_embeddings: bool = False
     initializer_range: float = 0.02
     eos_token_id: tuple[int, ...] = ()
@@ -55,7 +56,6 @@ CONFIGS = {
         num_key_value_heads=2,
         head_dim=16,
         rms_norm_eps=1e-5,
-        rope_theta=10000.0,
         max_position_embeddings=1024,
         initializer_range=0.25,
     ),
@@ -74,17 +74,21 @@ CONFIGS = {
 }
 
 
-def named_config(name: str) -> LlamaConfig:
-    """One of CONFIGS.
+def named(name: str, option: str, known: Mapping[str, Any], hint: str | None = None) -> Any:
+    """The config or dtype of this name.
+
+    Args:
+        name: given by the user.
+        option: the command's option for it.
+        known: what the option accepts, by name.
+        hint: what to do about another name.
 
     Raises:
-        ArgumentError: no config has this name.
+        ArgumentError: the option does not accept the name.
     """
-    if name not in CONFIGS:
-        raise ArgumentError(
-            mismatch("llama", "config", " or ".join(CONFIGS), name), "--weights FOLDER takes a config.json"
-        )
-    return CONFIGS[name]
+    if name not in known:
+        raise ArgumentError(mismatch("llama", option, " or ".join(known), name), hint)
+    return known[name]
 
 
 def read_config(folder: Path) -> LlamaConfig:
@@ -109,23 +113,12 @@ def read_config(folder: Path) -> LlamaConfig:
     rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
     rope = {**rope, "rope_type": rope.get("rope_type", rope.get("type", "default"))}
     _require(values, rope, path)
-    heads = values["num_attention_heads"]
-    ends = values.get("eos_token_id")
-    return LlamaConfig(
-        vocab_size=values["vocab_size"],
-        hidden_size=values["hidden_size"],
-        intermediate_size=values["intermediate_size"],
-        num_hidden_layers=values["num_hidden_layers"],
-        num_attention_heads=heads,
-        num_key_value_heads=values.get("num_key_value_heads") or heads,
-        head_dim=values.get("head_dim") or values["hidden_size"] // heads,
-        rms_norm_eps=values.get("rms_norm_eps", 1e-6),
-        rope_theta=rope.get("rope_theta") or values.get("rope_theta", 10000.0),
-        max_position_embeddings=values.get("max_position_embeddings", 2048),
-        tie_word_embeddings=values.get("tie_word_embeddings", False),
-        eos_token_id=tuple(ends) if isinstance(ends, list) else () if ends is None else (ends,),
-        rope=rope,
-    )
+    heads, ends = values["num_attention_heads"], values.get("eos_token_id")
+    given = {"num_key_value_heads": heads, "head_dim": values["hidden_size"] // heads}
+    for part in (values, rope):
+        given |= {f.name: part[f.name] for f in fields(LlamaConfig) if part.get(f.name) is not None}
+    ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
+    return LlamaConfig(**given | {"rope": rope, "eos_token_id": tuple(ends)})
 
 
 def _require(values: dict[str, Any], rope: dict[str, Any], path: Path) -> None:
@@ -147,19 +140,3 @@ def _require(values: dict[str, Any], rope: dict[str, Any], path: Path) -> None:
     for name, (expected, got) in supported.items():
         if got not in (expected, *str(expected).split(" or ")):
             raise PyxlaError(mismatch("llama", name, f"{expected} in {path}", got), "this example computes no other")
-
-
-def parse_dtype(name: str, option: str = "dtype", known: Mapping[str, Any] = DTYPES) -> Any:
-    """The dtype of this name.
-
-    Args:
-        name: given by the user.
-        option: the command's option for it.
-        known: the dtypes that the option accepts.
-
-    Raises:
-        ArgumentError: the option accepts no dtype of this name.
-    """
-    if name not in known:
-        raise ArgumentError(mismatch("llama", option, " or ".join(known), name))
-    return known[name]

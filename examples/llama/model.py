@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.functional import embedding, linear
 
 from examples.llama.config import LlamaConfig
+from examples.llama.rotary import cos_sin_table
 from pyxla.nn import AttentionMetadata, XlaGpuAttention, op_on
 from pyxla.pjrt.cuda_plugin import gpus
 
@@ -75,7 +76,7 @@ class Layer(nn.Module):
         return self.attention(query, None, None, kv_cache, metadata).view(len(query), -1)
 
     def finish(
-        self, attention: torch.Tensor, residual: torch.Tensor, norm: torch.Tensor, qkv: torch.Tensor | None
+        self, attention: torch.Tensor, residual: torch.Tensor, norm: torch.Tensor, qkv: torch.Tensor | None, fused: bool
     ) -> torch.Tensor:
         """The rest of the layer, the norm after it, and the next layer's queries, keys and values.
 
@@ -84,20 +85,17 @@ class Layer(nn.Module):
             residual: [tokens, hidden], the residual stream; updated in place.
             norm: [hidden], the weight of the next layer's first norm, or of the last one.
             qkv: the next layer's weight; None after the last layer: returns the norm.
+            fused: in one op, for few tokens.
         """
+        if fused:
+            weights = self.out, self.mlp_norm, self.gate_up, self.down, norm, qkv
+            return ops.fused_decoder_layer(attention, residual, *weights, self.eps)
         tokens = attention.shape[0]
         x = ops.fused_add_rms_norm(linear(attention, self.out), residual, self.mlp_norm, self.eps)
         gate_up = linear(x, self.gate_up).view(tokens, self.devices, -1)
         x = linear(self.silu_and_mul(gate_up).view(tokens, -1), self.down)
         x = ops.fused_add_rms_norm(x, residual, norm, self.eps)
         return x if qkv is None else linear(x, qkv)
-
-    def finish_fused(
-        self, attention: torch.Tensor, residual: torch.Tensor, norm: torch.Tensor, qkv: torch.Tensor | None
-    ) -> torch.Tensor:
-        """`finish` in one op, for few tokens."""
-        weights = self.out, self.mlp_norm, self.gate_up, self.down, norm, qkv
-        return ops.fused_decoder_layer(attention, residual, *weights, self.eps)
 
     def finish_fused_rotary(
         self,
@@ -168,7 +166,6 @@ class Llama(nn.Module):
         residual = embedding(tokens, self.embedding)
         first = self.layers[0]
         fused = self.fused and len(tokens) <= MAX_TOKENS
-        finish = Layer.finish_fused if fused else Layer.finish
         fused_rotary = fused and self.fused_rotary and kv_caches[0].dtype == self.dtype
         x = linear(ops.rms_norm(residual, first.attention_norm, first.eps), first.qkv)
         query = first.rotate(x, positions, self.cos_sin, kv_caches[0], metadata)
@@ -179,10 +176,10 @@ class Llama(nn.Module):
             if fused_rotary:
                 query = layer.finish_fused_rotary(attention, residual, following, *places)
             else:
-                x = finish(layer, attention, residual, following.attention_norm, following.qkv)
+                x = layer.finish(attention, residual, following.attention_norm, following.qkv, fused)
                 query = following.rotate(x, *places)
         layer, kv_cache = layers[-1]
-        return finish(layer, layer.attend(query, kv_cache, metadata), residual, self.norm, None)
+        return layer.finish(layer.attend(query, kv_cache, metadata), residual, self.norm, None, fused)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, vocabulary] of hidden states [rows, hidden]."""
@@ -197,32 +194,3 @@ def _can_fuse(config: LlamaConfig, dtype: torch.dtype, mesh: Mesh | None) -> boo
 
 def _weight(dtype: torch.dtype, *shape: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape, dtype=dtype, device="meta"), requires_grad=False)
-
-
-def cos_sin_table(config: LlamaConfig) -> torch.Tensor:
-    """[max_position_embeddings, head_dim], float32: the cosines of all pairs, then the sines; computed in float64.
-
-    Source: Su et al., "RoFormer", 2021, arXiv:2104.09864; "llama3" scales it as the Llama 3.1 models do:
-    "The Llama 3 Herd of Models", 2024, arXiv:2407.21783.
-    """
-    frequencies = config.rope_theta ** -(torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim)
-    if config.rope["rope_type"] == "llama3":
-        frequencies = _stretch(frequencies, **{name: v for name, v in config.rope.items() if name in _STRETCH})
-    angles = torch.arange(config.max_position_embeddings, dtype=torch.float64)[:, None] * frequencies
-    return torch.cat([angles.cos(), angles.sin()], dim=-1).float()
-
-
-_STRETCH = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-
-
-def _stretch(
-    frequencies: torch.Tensor,
-    factor: float,
-    low_freq_factor: float,
-    high_freq_factor: float,
-    original_max_position_embeddings: int,
-) -> torch.Tensor:
-    """Divides slow frequencies by `factor`, keeps fast ones, and interpolates between the two."""
-    turns = original_max_position_embeddings * frequencies / (2 * math.pi)
-    kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0, 1)
-    return frequencies * (kept + (1 - kept) / factor)

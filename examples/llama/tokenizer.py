@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
 
 from pyxla import PyxlaError
 from pyxla.errors import mismatch
-
-
-class Tokenizer(Protocol):
-    """The part of a tokenizer that the command needs."""
-
-    def encode(self, text: str) -> list[int]:
-        """Tokens of a text."""
-
-    def decode(self, tokens: list[int]) -> str:
-        """Text of tokens."""
 
 
 class Bytes:

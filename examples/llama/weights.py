@@ -1,21 +1,15 @@
-"""Weights under Hugging Face's names, from a folder of safetensors files or random by seed."""
+"""The model's weights on the device, from tensors under Hugging Face's names; and random ones by seed."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors import SafetensorError, safe_open
 
-from examples.llama.config import LlamaConfig
+from examples.llama.config import LlamaConfig, check
 from examples.llama.model import Llama
-from examples.llama.scheduler import check
-from pyxla import PyxlaError
-from pyxla.errors import mismatch
 from pyxla.nn import split
 
 if TYPE_CHECKING:
@@ -24,7 +18,6 @@ if TYPE_CHECKING:
 Read = Callable[[str], torch.Tensor]
 # The dimension that is split over the devices of a mesh; the other weights are whole on each.
 SPLIT = {"qkv": 0, "out": 1, "gate_up": 0, "down": 1, "head": 0}
-INDEX = "model.safetensors.index.json"
 
 
 def load(
@@ -51,17 +44,14 @@ def load(
 
     Raises:
         ArgumentError: heads or the MLP's inner size that the mesh's devices do not divide.
-        PyxlaError: a tensor of another shape.
     """
     model = Llama(config, dtype, mesh, fused=fused, fused_rotary=fused_rotary)
     devices = 1 if mesh is None else mesh.shape()["model"]
     for name in ("num_key_value_heads", "intermediate_size"):
         size = getattr(config, name)
         check.that(size % devices == 0, name, f"a size that {devices} devices divide", size)
-    parts = parts_of(config)
-    shapes = hf_shapes(config)
-    for name, sources in parts.items():
-        tensors = [_checked(read(source), source, shapes[source]) for source in sources]
+    for name, sources in parts_of(config).items():
+        tensors = [read(source) for source in sources]
         weight = tensors[0]
         if len(tensors) > 1:
             weight = torch.cat([t.unflatten(0, (devices, -1)) for t in tensors], dim=1).flatten(0, 1)
@@ -133,76 +123,3 @@ def random_weights(config: LlamaConfig, seed: int, dtype: torch.dtype) -> Read:
     with ThreadPoolExecutor() as pool:
         drawn = dict(zip(names, pool.map(draw, names), strict=True))
     return drawn.pop
-
-
-def folder_weights(folder: Path, config: LlamaConfig) -> Read:
-    """The tensors of a folder, in one file or several with an index. Checks that all exist; reads none yet.
-
-    Args:
-        folder: contains *.safetensors.
-        config: determines the tensors and their shapes.
-
-    Raises:
-        PyxlaError: a file or tensor is missing or cannot be read, or has another shape; the message names it.
-    """
-    file_of = {}
-    for path in _files(folder):
-        with _open(path) as file:
-            for name in file.keys():  # noqa: SIM118 - a safe_open, not a dict
-                file_of[name] = path
-    for name, shape in hf_shapes(config).items():
-        if name not in file_of:
-            raise PyxlaError(
-                mismatch("llama", name, f"a tensor of shape {shape} in {folder}", "none"),
-                "the folder is incomplete, or config.json is of another model",
-            )
-        with _open(file_of[name]) as file:
-            got = tuple(file.get_slice(name).get_shape())
-        _require_shape(name, shape, got)
-
-    def read(name: str) -> torch.Tensor:
-        with _open(file_of[name]) as file:
-            return file.get_tensor(name)
-
-    return read
-
-
-def _files(folder: Path) -> list[Path]:
-    """The files in the index, or all files."""
-    index = folder / INDEX
-    if index.is_file():
-        try:
-            paths = [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            got = f"{type(error).__name__}: {error}"
-            raise PyxlaError(mismatch("llama", "weights", f"a weight_map in {index}", got)) from error
-    else:
-        paths = sorted(folder.glob("*.safetensors"))
-    missing = [path for path in paths if not path.is_file()]
-    if missing or not paths:
-        got = f"no {missing[0].name}" if missing else "no *.safetensors"
-        raise PyxlaError(
-            mismatch("llama", "weights", f"safetensors files in {folder}", got), "download the whole folder"
-        )
-    return paths
-
-
-def _open(path: Path) -> safe_open:
-    try:
-        return safe_open(path, framework="pt")
-    except (SafetensorError, OSError) as error:
-        raise PyxlaError(
-            mismatch("llama", "weights", f"a whole safetensors file {path}", error), "download it again"
-        ) from error
-
-
-def _checked(tensor: torch.Tensor, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-    _require_shape(name, shape, tuple(tensor.shape))
-    return tensor
-
-
-def _require_shape(name: str, shape: tuple[int, ...], got: tuple[int, ...]) -> None:
-    if got != shape:
-        raise PyxlaError(
-            mismatch("llama", name, f"shape {shape}", got), "the tensor and config.json are of different models"
-        )

@@ -11,9 +11,10 @@ import torch_xla.runtime
 from torch_xla.backends import set_mat_mul_precision
 
 import pyxla
+from benchmarks.bench_decode_step import bytes_read
 from examples.llama.config import CONFIGS
-from examples.llama.engine import Engine
-from examples.llama.scheduler import Request
+from examples.llama.generate import generate, stream
+from examples.llama.runner import ModelRunner
 from examples.llama.weights import hf_shapes, load
 from pyxla import hlo
 from pyxla.hlo import text as hlo_text
@@ -26,6 +27,7 @@ if torch_xla.runtime.device_type() == "CUDA":
     # Otherwise XLA rounds the operands of float32 products to TF32.
     set_mat_mul_precision("highest")
 TINY = CONFIGS["tiny"]
+PREFILL_AND_DECODE = 2
 MODES = pytest.mark.parametrize("mode", ["direct", "compile"])
 
 
@@ -49,24 +51,22 @@ def theirs(weights):
     return reference(TINY, weights)
 
 
-def prompts():
-    """Prompts of one token, one chunk and several chunks; the last two share four blocks, and one with the longest."""
+def prompts(count=8):
+    """Prompts of one token, less than a block of the cache, and several blocks; the last two begin as others do."""
     numbers = random.Random(0)
     made = [[numbers.randrange(256) for _ in range(length)] for length in (5, 70, 1, 33, 120, 17)]
-    return [*made, [*made[4][:70], 7], made[4][:17]]
+    return [*made, [*made[4][:70], 7], made[4][:17]][:count]
 
 
-def engine_of(model, mode, **changes):
-    sizes = {"num_blocks": 80, "max_seqs": 4, "max_step_tokens": 48} | changes
-    return Engine(model, mode=mode, **sizes)
+def runner_of(model, mode, **changes):
+    return ModelRunner(model, mode=mode, **{"max_seqs": 8, "max_length": 320} | changes)
 
 
 @MODES
 def test_greedy_tokens_are_those_of_transformers(mode, model, theirs):
     """Each of 200 tokens is the likeliest after the prompt and the tokens before it, by transformers' logits."""
-    engine = engine_of(model, mode)
-    outputs = engine.generate([Request(prompt, 200) for prompt in prompts()])
-    assert engine.scheduler.shared_tokens >= 48
+    runner = runner_of(model, mode)
+    outputs = generate(runner, prompts(), 200)
     for prompt, output in zip(prompts(), outputs, strict=True):
         assert len(output) == 200 and len(set(output)) > 90
         expected = logits(theirs, prompt + output)[len(prompt) - 1 : -1]
@@ -74,7 +74,7 @@ def test_greedy_tokens_are_those_of_transformers(mode, model, theirs):
         # Both sides round: if the two likeliest were closer than this, their order would mean nothing.
         assert (first - second).min() > 1e-3
         assert output == expected.argmax(-1).tolist()
-    assert engine.cache.free_blocks == engine.cache.num_blocks
+    assert runner.cache.free_blocks == runner.cache.num_blocks
 
 
 def test_greedy_tokens_are_those_that_transformers_generates(model, theirs):
@@ -87,7 +87,7 @@ def test_greedy_tokens_are_those_that_transformers_generates(model, theirs):
         do_sample=False,
         pad_token_id=0,
     )[0, len(prompt) :]
-    (output,) = engine_of(model, "compile").generate([Request(prompt, 200)])
+    (output,) = generate(runner_of(model, "compile"), [prompt], 200)
     assert output == expected.tolist()
 
 
@@ -201,11 +201,10 @@ def test_logits_with_stretched_rotations_and_tied_embeddings():
 @pytest.mark.parametrize("dtype", [None, pytest.param(torch.float8_e4m3fn, marks=pytest.mark.slow)], ids=str)
 def test_a_step_copies_no_cache(mode, dtype, model):
     """Neither on this device nor as XLA:CUDA compiles it, where one call takes the qkv projection's output."""
-    engine = engine_of(model, mode, kv_cache_dtype=dtype)
+    runner = runner_of(model, mode, kv_cache_dtype=dtype)
     with pyxla.inspecting() as seen:
-        for _ in engine.warm_up(sampling=False):
-            pass
-    calls = len(engine.buckets) * TINY.num_hidden_layers
+        generate(runner, prompts(), 2)
+    calls = PREFILL_AND_DECODE * TINY.num_hidden_layers
     for modules in (seen, pyxla.compiled_for(seen, "H200")) if seen.device == "CPU" else (seen,):
         for op in ("rotary_and_cache", "paged_attention", "silu_and_mul"):
             pyxla.assert_custom_calls(modules, op, calls)
@@ -214,117 +213,79 @@ def test_a_step_copies_no_cache(mode, dtype, model):
 
 
 @MODES
-def test_one_op_between_attentions_serves(mode):
-    """Mixed batches with padding, as on a GPU: no copy of a cache or of the residual stream, and each request gets the
-    same tokens as when it is served alone.
+def test_one_op_between_attentions_generates(mode):
+    """Batches with padding, as on a GPU: no copy of a cache or of the residual stream, and each prompt gets the same
+    tokens as alone.
     """
     config = dataclasses.replace(TINY, **FUSED_SIZES)
     model = load(config, tensors(config, torch.bfloat16).__getitem__, torch.bfloat16, DEVICE, fused=True)
-    engine = engine_of(model, mode)
+    runner, few = runner_of(model, mode), [prompt[:12] for prompt in prompts(5)]
     with pyxla.inspecting() as seen:
-        for _ in engine.warm_up(sampling=False):
-            pass
+        together = generate(runner, few, 20)
     for modules in (seen, pyxla.compiled_for(seen, "H200")) if seen.device == "CPU" else (seen,):
         for op, calls in ROTARY_CALLS.items():
-            pyxla.assert_custom_calls(modules, op, calls * len(engine.buckets))
+            pyxla.assert_custom_calls(modules, op, calls * PREFILL_AND_DECODE)
             pyxla.assert_no_copies(modules, op)
-    # In direct mode torch_xla does not find the graphs that it compiled for an inspection.
-    list(engine.warm_up(sampling=False))
-    with pyxla.assert_no_recompilation():
-        together = engine.generate(Request(prompt, 20) for prompt in prompts())
-        assert together == [engine.generate([Request(prompt, 20)])[0] for prompt in prompts()]
+    assert together == [generate(runner, [prompt], 20)[0] for prompt in few]
 
 
 @MODES
-def test_a_step_is_one_graph(mode, model):
-    """No other graph runs before it, such as for a view of an input, or after it; a draw is one more graph."""
-    engine = engine_of(model, mode)
-    list(engine.warm_up())
-    for temperature, graphs in ((0.0, 1), (0.7, 2)):
-        steps, before = engine.counts.steps, executions()
-        engine.generate([Request([1, 2, 3], 10, temperature)])
-        assert executions() - before == graphs * (engine.counts.steps - steps) == graphs * 10
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_a_step_is_one_graph(mode, temperature, model):
+    """No other graph runs before it, such as for a view of an input, or after it."""
+    runner = runner_of(model, mode, temperature=temperature)
+    generate(runner, [[1, 2, 3]], 2)
+    before = executions()
+    generate(runner, [[1, 2, 3]], 10)
+    assert executions() - before == 10
 
 
-def random_requests(count, seed):
-    """Greedy and drawn requests; some share a prefix."""
-    numbers = random.Random(seed)
-    common = [numbers.randrange(256) for _ in range(40)]
-    for number in range(count):
-        prompt = common[: numbers.choice([0, 0, 40])] + [numbers.randrange(256) for _ in range(numbers.randint(1, 90))]
-        temperature = numbers.choice([0.0, 0.0, 0.7])
-        yield Request(prompt, numbers.randint(1, 24), temperature, top_k=20, top_p=0.9, seed=number)
-
-
-@pytest.mark.slow
 @MODES
-def test_a_long_run_compiles_nothing_and_gives_the_tokens_of_each_request_alone(mode, model):
-    """A cache too small for all requests at once: requests wait, and blocks are reused."""
-    engine = engine_of(model, mode, num_blocks=24, max_length=160)
-    assert len(list(engine.warm_up())) == len(engine.buckets)
-    requests = list(random_requests(240 if mode == "compile" else 60, seed=1))
+def test_other_prompts_compile_nothing(mode, model):
+    """Lengths, tokens and the number of prompts are data, as long as the prefill has the same bucket."""
+    runner = runner_of(model, mode)
+    first = generate(runner, prompts(), 20)
     with pyxla.assert_no_recompilation(), pyxla.assert_no_fallback():
-        together = engine.generate(requests)
-    counts = engine.counts
-    assert counts.compilations == 0 and counts.generated_tokens == sum(len(r.output) for r in requests)
-    assert engine.scheduler.shared_tokens > 0
-    with pyxla.assert_no_recompilation():
-        alone = [engine.generate([dataclasses.replace(r, output=[], is_done=False)])[0] for r in requests]
-    assert together == alone
-    assert engine.cache.free_blocks == engine.cache.num_blocks
+        generate(runner, [[7] * 290, [1]], 30)
+        assert generate(runner, prompts(), 20) == first
 
 
-def test_requests_over_a_float8_cache(model):
-    """Waiting requests, shared prefixes, copies on write: the same tokens in both modes and when served alone."""
-    outputs = []
-    for mode in ("direct", "compile"):
-        engine = engine_of(model, mode, num_blocks=24, max_length=160, kv_cache_dtype=torch.float8_e4m3fn)
-        list(engine.warm_up())
-        requests = list(random_requests(24, seed=1))
-        with pyxla.assert_no_recompilation():
-            outputs.append(engine.generate(requests))
-        assert engine.scheduler.shared_tokens > 0 and engine.cache.free_blocks == engine.cache.num_blocks
-    assert outputs[0] == outputs[1]
-    alone = [engine.generate([request])[0] for request in random_requests(24, seed=1)]
-    assert alone == outputs[1]
-    assert engine_of(model, "compile").generate(random_requests(24, seed=1)) != alone
+def test_prompts_over_a_float8_cache(model):
+    """The same tokens in both modes and for each prompt alone; others than without it."""
+    runners = [runner_of(model, mode, kv_cache_dtype=torch.float8_e4m3fn) for mode in ("direct", "compile")]
+    direct, compiled = (generate(runner, prompts(), 40) for runner in runners)
+    assert direct == compiled
+    assert [generate(runners[0], [prompt], 40)[0] for prompt in prompts()] == direct
+    assert generate(runner_of(model, "direct"), prompts(), 40) != direct
 
 
 def test_a_text_ends_with_its_stop_token(model):
-    engine = engine_of(model, "compile")
-    prompt = prompts()[0]
-    (whole,) = engine.generate([Request(prompt, 40)])
+    runner = runner_of(model, "compile")
+    whole, beside = generate(runner, prompts(2), 40)
     stop = whole[12]
     length = whole.index(stop) + 1
-    other = prompts()[1]
-    cut, beside = engine.generate([Request(prompt, 40, stop=frozenset([stop])), Request(other, 40)])
-    assert cut == whole[:length]
-    assert beside == engine.generate([Request(other, 40)])[0]
-    assert engine.cache.free_blocks == engine.cache.num_blocks
+    assert stop not in beside
+    assert generate(runner, prompts(2), 40, [stop]) == [whole[:length], beside]
 
 
-def test_a_full_cache_lets_requests_wait(model):
-    engine = engine_of(model, "compile", num_blocks=4, max_length=64)
-    requests = [engine.submit(Request([number] * 20, 20)) for number in range(3)]
-    most = 0
-    for _ in engine.run():
-        most = max(most, len(engine.scheduler.running))
-    assert most == 1 and all(len(request.output) == 20 for request in requests)
+def test_the_last_text_that_ends_ends_the_batch(model):
+    runner = runner_of(model, "compile")
+    (whole,) = generate(runner, prompts(1), 40)
+    before = executions()
+    assert generate(runner, prompts(1), 40, [whole[0]]) == [whole[:1]]
+    # The prefill, and the step that was submitted before its token was read.
+    assert executions() - before == 2
+    assert runner.cache.free_blocks == runner.cache.num_blocks
 
 
-def test_max_length(model):
-    with pytest.raises(pyxla.ArgumentError, match=r"llama: max_length: expected a count in \[1, 1024\], got 4096"):
-        engine_of(model, "direct", max_length=4096)
+def test_tokens_come_step_by_step(model):
+    runner = runner_of(model, "direct")
+    steps = [*stream(runner, prompts(2), 5)]
+    assert [*map(list, zip(*steps, strict=True))] == generate(runner, prompts(2), 5)
 
 
-@MODES
-def test_what_decoding_had_to_read(mode, model):
+def test_what_decoding_has_to_read(model):
     """Every weight except the embedding, of which only rows are read, and keys and values up to the position."""
-    engine = engine_of(model, mode)
-    engine.generate([Request([7], 20)])
     weights = sum(math.prod(shape) for name, shape in hf_shapes(TINY).items() if "embed_tokens" not in name)
     per_token = 2 * TINY.num_hidden_layers * TINY.num_key_value_heads * TINY.head_dim
-    # The first of the 20 steps has no earlier token; the others see 2, 3, ... 20 tokens.
-    assert engine.counts.decode_steps == 19
-    assert engine.counts.decode_bytes == 4 * (19 * weights + per_token * sum(range(2, 21)))
-    assert 0 < engine.counts.decode_seconds <= engine.counts.seconds
+    assert bytes_read(runner_of(model, "direct"), 1000) == 4 * (weights + 1000 * per_token)

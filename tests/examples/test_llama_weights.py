@@ -10,11 +10,12 @@ import safetensors.torch
 import torch
 import torch_xla
 
-from examples.llama.config import CONFIGS, LlamaConfig, named_config, parse_dtype, read_config
-from examples.llama.engine import Engine
-from examples.llama.scheduler import Request
+from examples.llama.checkpoint import INDEX, folder_weights
+from examples.llama.config import CONFIGS, DTYPES, LlamaConfig, named, read_config
+from examples.llama.generate import generate
+from examples.llama.runner import ModelRunner
 from examples.llama.tokenizer import Bytes, FromFolder
-from examples.llama.weights import INDEX, folder_weights, hf_shapes, load, random_weights
+from examples.llama.weights import hf_shapes, load, random_weights
 from pyxla import ArgumentError, PyxlaError
 from tests.llama_reference import reference, tensors
 
@@ -55,8 +56,8 @@ def test_a_folder_that_transformers_saved(kind, saved):
 def test_tokens_of_a_folder_are_those_of_the_same_weights_at_random(saved):
     outputs = []
     for read in (folder_weights(saved["several"], TINY), random_weights(TINY, 0, torch.float32)):
-        engine = Engine(load(TINY, read, torch.float32, DEVICE), num_blocks=8, max_seqs=1, max_step_tokens=8)
-        outputs += engine.generate([Request(list(b"Once upon a time"), 20)])
+        runner = ModelRunner(load(TINY, read, torch.float32, DEVICE), max_seqs=1, max_length=40)
+        outputs += generate(runner, [list(b"Once upon a time")], 20)
     assert outputs[0] == outputs[1]
 
 
@@ -153,9 +154,9 @@ def test_older_configs(folder):
 
 def test_names_that_do_not_exist():
     with pytest.raises(ArgumentError, match="llama: config: expected tiny or llama-3-8b, got huge"):
-        named_config("huge")
+        named("huge", "config", CONFIGS)
     with pytest.raises(ArgumentError, match="llama: dtype: expected float32 or bfloat16 or float16, got int8"):
-        parse_dtype("int8")
+        named("int8", "dtype", DTYPES)
 
 
 def test_the_8b_config_is_llama_3_8b():

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.llama.config import CONFIGS
-from examples.llama.engine import Engine
-from examples.llama.scheduler import Request
+from examples.llama.generate import stream
+from examples.llama.runner import ModelRunner
 from examples.llama.weights import load, random_weights
 from pyxla import ArgumentError
 from pyxla.nn import in_mode, pack, unpack
@@ -44,10 +44,7 @@ def test_on_the_device(mode):
 @pytest.mark.parametrize("mode", ["direct", "compile"])
 def test_a_step_of_the_decoder_copies_once(mode):
     model = load(CONFIGS["tiny"], random_weights(CONFIGS["tiny"], 0, torch.float32), torch.float32, torch_xla.device())
-    engine = Engine(model, num_blocks=16, max_seqs=2, max_step_tokens=8, max_length=32, mode=mode)
-    engine.submit(Request([1, 2, 3], max_tokens=8))
-    engine.submit(Request([4, 5], max_tokens=8))
-    steps = engine.run()
+    steps = stream(ModelRunner(model, max_seqs=2, max_length=32, mode=mode), [[1, 2, 3], [4, 5]], 8)
     copies = []
     for _ in range(5):
         before = transfers()

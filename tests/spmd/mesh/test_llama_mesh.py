@@ -13,49 +13,49 @@ from torch_xla._dynamo import dynamo_bridge
 
 import pyxla
 from examples.llama.config import CONFIGS
-from examples.llama.engine import Engine
-from examples.llama.scheduler import Request
+from examples.llama.generate import generate
+from examples.llama.runner import ModelRunner
 from examples.llama.weights import load, random_weights
 from pyxla.hlo.dump import executions
+from pyxla.testing import compilations
 
 TINY = CONFIGS["tiny"]
 DEVICE = torch_xla.device()
 MESH = xs.Mesh(np.arange(4), (2, 2), ("data", "model"))
 
 
-def engine_of(mode, mesh, config=TINY):
+def runner_of(mode, mesh, config=TINY):
     model = load(config, random_weights(config, 0, torch.float32), torch.float32, DEVICE, mesh)
-    return Engine(model, mode=mode, num_blocks=24, max_seqs=3, max_step_tokens=16, max_length=96)
+    return ModelRunner(model, mode=mode, max_seqs=3, max_length=96)
 
 
-def requests():
-    """Prompts of several chunks, of one token, and with the first one's prefix: blocks are shared, one is copied."""
+def prompts():
+    """Prompts of several blocks of the cache, and of one token."""
     numbers = random.Random(0)
     first = [numbers.randrange(256) for _ in range(40)]
-    return [Request(first, 24), Request([7], 40), Request([*first[:37], 9], 12)]
+    return [first, [7], [*first[:37], 9]]
 
 
 @pytest.fixture(scope="module")
 def tokens_of_one_device():
-    return engine_of("direct", None).generate(requests())
+    return generate(runner_of("direct", None), prompts(), 40)
 
 
 @pytest.mark.parametrize("mode", ["direct", "compile"])
 def test_same_tokens(mode, tokens_of_one_device):
     torch._dynamo.reset()
-    engine = engine_of(mode, MESH)
-    assert engine.generate(requests()) == tokens_of_one_device
-    assert engine.cache.free_blocks == engine.cache.num_blocks
+    assert generate(runner_of(mode, MESH), prompts(), 40) == tokens_of_one_device
 
 
 @pytest.mark.parametrize("mode", ["direct", "compile"])
 def test_a_step_exchanges_sums_alone(mode):
     torch._dynamo.reset()
-    engine = engine_of(mode, MESH)
+    runner = runner_of(mode, MESH)
     with pyxla.inspecting() as seen:
-        list(engine.warm_up(sampling=False))
+        generate(runner, prompts(), 2)
     modules = [m for m in seen.modules if m.calls]
-    assert len(modules) == len(engine.buckets)
+    # A prefill and a decode step.
+    assert len(modules) == 2
     for module in modules:
         called = [call.target.removeprefix("xla_gpu_") for call in module.calls]
         assert called.count("paged_attention") == called.count("rotary_and_cache") == TINY.num_hidden_layers
@@ -65,8 +65,8 @@ def test_a_step_exchanges_sums_alone(mode):
             for i, op in ((0, "paged_attention"), (3, "rotary_and_cache"))
         )
         assert all(re.search(r"\[\d+,2,16\]", shape) for shape in queries), queries
-        assert all(shape.startswith("f32[2,24,16,1,16]") for shape in caches), caches
-        assert not [copy for copy in module.copies if copy.shape.startswith("f32[2,24,16")]
+        assert all(shape.startswith("f32[2,18,16,1,16]") for shape in caches), caches
+        assert not [copy for copy in module.copies if copy.shape.startswith("f32[2,18,16")]
         sums = re.findall(r" all-reduce(?:-start)?\(", module.after)
         assert len(sums) == 2 * TINY.num_hidden_layers
         assert not re.search(r"all-to-all|collective-permute|reduce-scatter", module.after)
@@ -77,20 +77,20 @@ def test_a_step_exchanges_sums_alone(mode):
 def test_a_compiled_step_is_one_graph_that_is_traced_once(monkeypatch):
     """Lengths and tokens are new tensors in every step; the caches are those that the previous step updated."""
     torch._dynamo.reset()
-    engine = engine_of("compile", MESH)
-    list(engine.warm_up(sampling=False))
+    runner = runner_of("compile", MESH)
+    generate(runner, prompts(), 3)
     traced, trace = [], dynamo_bridge.extract_graph_helper
     monkeypatch.setattr(dynamo_bridge, "extract_graph_helper", lambda *given: traced.append(1) or trace(*given))
-    before = executions()
-    engine.generate([Request([7], 20), Request([1, 2, 3], 12)])
-    assert engine.counts.steps > 18 and executions() - before == engine.counts.steps
-    assert not traced and engine.counts.compilations == 0
+    run, compiled = executions(), compilations()
+    generate(runner, [[7] * 50, [1] * 20], 20)
+    assert executions() - run == 20
+    assert not traced and compilations() == compiled
 
 
 def test_heads_that_the_devices_do_not_divide():
     line = xs.Mesh(np.arange(4), (4,), ("model",))
     with pytest.raises(pyxla.ArgumentError) as caught:
-        engine_of("direct", line)
+        runner_of("direct", line)
     assert caught.value.message == "llama: num_key_value_heads: expected a size that 4 devices divide, got 2"
     wide = dataclasses.replace(TINY, num_key_value_heads=4)
-    assert engine_of("direct", line, wide).generate([Request([1, 2, 3], 4)])
+    assert len(generate(runner_of("direct", line, wide), [[1, 2, 3]], 4)[0]) == 4
