@@ -10,7 +10,6 @@ no download and little disk space, and the files fetched by an interrupted set-u
 """
 
 import contextlib
-import ctypes
 import ensurepip
 import fcntl
 import os
@@ -31,6 +30,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # -I leaves it out
 
 from devtool import setup_uv
+from devtool.setup_children import die_with, interrupts
 from devtool.setup_errors import SetUpError, diagnosis, from_os_error
 
 REPORT_S = 30
@@ -76,12 +76,6 @@ def hold_lock(path: Path) -> int:
     os.ftruncate(lock, 0)
     os.pwrite(lock, str(os.getpid()).encode(), 0)
     return lock
-
-
-def die_with(parent: int) -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
-    if os.getppid() != parent:  # the parent was killed between fork and prctl
-        os._exit(1)
 
 
 def locked(package: str, lock: Path) -> str:
@@ -227,39 +221,50 @@ class SetUp:
 
         All of it goes to the log; pip's warnings, which a user can do nothing about, to the screen only if pip fails.
         """
-        terminal, me = sys.stderr.isatty(), os.getpid()
-        reader, writer = os.openpty() if terminal else os.pipe()
-        if terminal:
-            tty.setraw(writer)  # the real terminal turns \n into \r\n
-            fcntl.ioctl(writer, termios.TIOCSWINSZ, fcntl.ioctl(sys.stderr, termios.TIOCGWINSZ, bytes(8)))
-        said, children = bytearray(), []
-        listener = threading.Thread(target=self.pass_on, args=(reader, said, tool == "pip"))
-        listener.start()
-        try:
-            for command in commands:
-                child = subprocess.Popen(
-                    list(map(str, command)), cwd=self.root, env=env, stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL, stderr=writer, pass_fds=[self.lock], preexec_fn=lambda: die_with(me),
-                )  # fmt: skip
-                children.append(child)
-            while any(child.poll() is None for child in children):
-                time.sleep(0.1)
-                if time.monotonic() - self.heard >= REPORT_S:
-                    self.heard = time.monotonic()
-                    say(f"{tool} is still running ({self.heard - self.started:.0f} s)")
-        finally:
-            os.close(writer)
-            for child in children:
-                child.kill()
-                child.wait()
-            listener.join()
-            os.close(reader)
-            with contextlib.suppress(OSError), self.log.open("ab") as log:
-                log.write(said)
+        said, children, me = bytearray(), [], os.getpid()
+        # Ctrl-C while the listener or a child starts or ends would leave a pipe open, whose end the listener waits for.
+        with interrupts(signal.SIG_BLOCK):
+            reader, writer = self.open_pipe()
+            listener = threading.Thread(target=self.pass_on, args=(reader, said, tool == "pip"))
+            listener.start()
+            try:
+                for command in commands:
+                    child = subprocess.Popen(
+                        list(map(str, command)), cwd=self.root, env=env, stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL, stderr=writer, pass_fds=[self.lock], preexec_fn=lambda: die_with(me),
+                    )  # fmt: skip
+                    children.append(child)
+                with interrupts(signal.SIG_UNBLOCK):
+                    self.wait_for(tool, children)
+            finally:
+                os.close(writer)
+                for child in children:
+                    child.kill()
+                    child.wait()
+                listener.join()
+                os.close(reader)
+                with contextlib.suppress(OSError), self.log.open("ab") as log:
+                    log.write(said)
         if any(child.returncode for child in children) and tool == "pip":
             os.write(sys.stderr.fileno(), b"".join(line for line in said.splitlines(True) if WARNING.match(line)))
         if status := next((child.returncode for child in children if child.returncode), 0):
             raise diagnosis(tool, status, said.decode(errors="replace"))
+
+    def open_pipe(self) -> tuple[int, int]:
+        """The reading and the writing end for a tool's stderr: a terminal like the user's where stderr is one."""
+        if not sys.stderr.isatty():
+            return os.pipe()
+        reader, writer = os.openpty()
+        tty.setraw(writer)  # the real terminal turns \n into \r\n
+        fcntl.ioctl(writer, termios.TIOCSWINSZ, fcntl.ioctl(sys.stderr, termios.TIOCGWINSZ, bytes(8)))
+        return reader, writer
+
+    def wait_for(self, tool: str, children: list[subprocess.Popen]) -> None:
+        while any(child.poll() is None for child in children):
+            time.sleep(0.1)
+            if time.monotonic() - self.heard >= REPORT_S:
+                self.heard = time.monotonic()
+                say(f"{tool} is still running ({self.heard - self.started:.0f} s)")
 
     def pass_on(self, reader: int, said: bytearray, no_warnings: bool) -> None:
         rest = b""

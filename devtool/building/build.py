@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib.util
 import json
 import os
 import re
-import shlex
 import shutil
 import sys
 import time
@@ -22,9 +20,10 @@ import click
 from devtool import project
 from devtool.building.editor import write_commands
 from devtool.building.ninja_output import NinjaOutput
+from devtool.building.tools import find_nvcc, require_compiler, require_tool, toolchain
 from devtool.building.variant import Variant
 from devtool.errors import DevtoolError
-from devtool.processes import locate, run_lines
+from devtool.processes import run_lines
 
 # Variables that the user may set in addition to the options; another value means another configuration.
 _ENVIRONMENT = ("CXX", "CXXFLAGS", "LDFLAGS", "CUDACXX", "CUDAFLAGS", "CUDAHOSTCXX", "CMAKE_CXX_COMPILER_LAUNCHER")
@@ -139,33 +138,6 @@ def configure(options: Options) -> Path:
         return write_commands(folder, find_nvcc())
 
 
-def _require_tool(name: str) -> str:
-    path = locate(name)
-    if path is None:
-        raise DevtoolError(
-            f"build: {name}: expected it beside {sys.executable} or on PATH, got none",
-            "run bin/devtool, which installs the locked tools",
-        )
-    return path
-
-
-def compiler() -> str | None:
-    """The C++ compiler that CMake will take, or None."""
-    try:
-        named = shlex.split(os.environ.get("CXX", ""))
-    except ValueError:  # an unclosed quotation
-        return None
-    return next(filter(None, map(shutil.which, named[:1] or ("c++", "g++", "clang++"))), None)
-
-
-def _require_compiler() -> None:
-    if compiler() is None:
-        raise DevtoolError(
-            f"build: compiler: expected a C++20 compiler ({os.environ.get('CXX') or 'c++ or g++'}), got none on PATH",
-            "apt-get install g++, or name one in CXX",
-        )
-
-
 def _run_ninja(ninja: str, folder: Path, arguments: Sequence[str]) -> None:
     output = NinjaOutput()
     # -k 0: show everything that fails, at once.
@@ -184,8 +156,8 @@ def _run_ninja(ninja: str, folder: Path, arguments: Sequence[str]) -> None:
 
 def _configure(folder: Path, options: Options) -> str:
     """Runs CMake unless the folder is configured for the same options, interpreter and compilers; returns ninja."""
-    cmake, ninja = _require_tool("cmake"), _require_tool("ninja")
-    _require_compiler()
+    cmake, ninja = require_tool("cmake"), require_tool("ninja")
+    require_compiler()
     variant = options.variant
     recipe, kernels = (variant.recipe, variant.kernels) if variant else (_recipe(), project.kernels())
     command = [
@@ -201,7 +173,7 @@ def _configure(folder: Path, options: Options) -> str:
     wanted = {
         "command": command,
         "environment": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-        "tools": {str(path): str(_identity(path)) for path in _tools()},
+        "tools": {str(path): str(_identity(path)) for path in toolchain()},
         "nixpkgs": os.environ.get(_NIXPKGS),
     }
     last = _last_configuration(folder)
@@ -254,25 +226,6 @@ def _last_configuration(folder: Path) -> dict[str, Any]:
 def _configure_failure(output: str) -> DevtoolError:
     hint = "correct the error above; devtool build --clean starts over"
     return _failure("configure", "CMake to succeed", "the error above", output, hint)
-
-
-def _tools() -> list[Path]:
-    """The files that change a build: compilers, Triton, XLA's headers, found as in pyxla/cmake/CMakeLists.txt."""
-    compilers = [Path(tool) for tool in (compiler(), find_nvcc()) if tool]
-    return [*compilers, *in_wheel("jaxlib", "include/xla/ffi/api/ffi.h"), *in_wheel("triton", "__init__.py")]
-
-
-def find_nvcc() -> str | None:
-    """nvcc, found as in pyxla/cmake/CMakeLists.txt: from CUDACXX, else from PATH, the CUDA toolkit, or the wheel."""
-    named = os.environ.get("CUDACXX")
-    places = [named] if named else ["nvcc", "/usr/local/cuda/bin/nvcc", *map(str, in_wheel("nvidia", "cu13/bin/nvcc"))]
-    return next(filter(None, map(shutil.which, places)), None)
-
-
-def in_wheel(package: str, name: str) -> list[Path]:
-    """The paths that a file of a package may have; the package is not imported."""
-    spec = importlib.util.find_spec(package)
-    return [Path(folder, name) for folder in (spec.submodule_search_locations or [])] if spec else []
 
 
 def _failure(what: str, expected: str, got: str, output: str, hint: str) -> DevtoolError:

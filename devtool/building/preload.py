@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from devtool.building.build import compiler
+from devtool.building.tools import compiler
 from devtool.errors import DevtoolError
 
 # Between two entries of LD_PRELOAD, and before a name that the loader fills in.

@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from devtool import project
-from devtool.building.build import compiler, find_nvcc
+from devtool.building.tools import compiler, find_nvcc
 from devtool.doctor.processes import Processes
 from devtool.doctor.python import Problem, dotted, install_command, python, read_locks, version_of, wheel_set, wheels
 from devtool.errors import DevtoolError

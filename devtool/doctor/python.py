@@ -51,9 +51,10 @@ def wheel_set() -> str:
         return stamp.read_text().partition("\n")[0].rpartition(" ")[2]
     cuda = version_of("cupy-cuda13x") is not None
     if version_of("vllm"):
-        return "vllm-cuda13" if cuda else "vllm"
-    release = "-torch2.8" if (version_of("torch") or "").startswith("2.8.") else ""
-    return ("cuda13" if cuda else "cpu") + release
+        name, other = "vllm-cuda13" if cuda else "vllm", "2.9"
+    else:
+        name, other = "cuda13" if cuda else "cpu", "2.8"
+    return f"{name}-torch{other}" if (version_of("torch") or "").startswith(f"{other}.") else name
 
 
 def version_of(package: str) -> str | None:
@@ -84,7 +85,9 @@ def install_command(chosen: str) -> str:
     if os.environ.get("PYXLA_NIX_SHELL") == "1":
         return "leave this shell, then bin/devtool nix develop"
     if chosen.startswith("vllm"):
-        return f"echo -n > .venv/stamp; PYXLA_SET={chosen} bin/devtool --help"
+        name, _, release = chosen.partition("-torch")
+        variables = f"PYXLA_SET={name}" + (f" PYXLA_TORCH={release}" if release else "")
+        return f"echo -n > .venv/stamp; {variables} bin/devtool --help"
     locks = f"-r requirements/{chosen}.txt -r requirements/dev.txt"
     return f".venv/bin/python -m pip install --require-hashes --no-deps {locks}"
 

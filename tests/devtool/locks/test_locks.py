@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 
 SETS = ["cpu", "cpu-torch2.8", "cuda13", "cuda13-torch2.8", "dev"]
 # Locked for pip alone.
-WITHOUT_NIX = {"vllm", "vllm-cuda13"}
+WITHOUT_NIX = {"vllm", "vllm-cuda13", "vllm-torch2.9", "vllm-cuda13-torch2.9"}
 # Lists that others include.
 PARTS = {"base", "cuda", "vllm-build"}
 PYTHONS = ["3.11", "3.12"]
