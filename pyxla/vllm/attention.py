@@ -18,8 +18,8 @@ class XlaAttentionBackend(AttentionBackend):
 
     @staticmethod
     def get_name() -> str:
-        """Its name in vLLM's messages."""
-        return "pyxla"
+        """vLLM's name of those that are not its own."""
+        return "CUSTOM"
 
     @staticmethod
     def get_impl_cls() -> type[AttentionImpl]:

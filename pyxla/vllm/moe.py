@@ -10,11 +10,11 @@ from vllm.model_executor.custom_op import CustomOp
 from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig
 from vllm.model_executor.layers.fused_moe.cpu_fused_moe import grouped_topk
 from vllm.model_executor.layers.fused_moe.layer import FusedMoE, UnquantizedFusedMoEMethod
-from vllm.model_executor.layers.shared_fused_moe import SharedFusedMoE
 
 from pyxla.torch_ops.custom_op import find_op
 from pyxla.vllm.mesh import devices, op
 from pyxla.vllm.refusal import refuse_unless
+from pyxla.vllm.releases import shared_experts_layer
 
 # Each device has a part of the inputs: the results are its addends, those of all devices after each other.
 find_op("grouped_product").register_sharding("inputs", operands={"x": 2, "weight": 2, "bias": 0}, results=[0])
@@ -103,6 +103,9 @@ class XlaUnquantizedMethod(UnquantizedFusedMoEMethod):
 class _Experts:
     """What takes the place of both of vLLM's layers."""
 
+    # The model calls its router.
+    gate = None
+
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
         method = type(self.quant_method)
@@ -127,5 +130,5 @@ class XlaFusedMoE(_Experts, FusedMoE):
 
 
 @CustomOp.register_oot(name="SharedFusedMoE")
-class XlaSharedFusedMoE(_Experts, SharedFusedMoE):
+class XlaSharedFusedMoE(_Experts, shared_experts_layer()):
     """The same with experts that see every token, which are vLLM's own layer."""

@@ -11,11 +11,14 @@ from vllm.platforms.interface import Platform, PlatformEnum
 from pyxla.pjrt.platform import requested_device
 from pyxla.vllm.mesh import OPTION
 from pyxla.vllm.refusal import check_config, check_request, refuse_unless
+from pyxla.vllm.releases import compile_nothing, release
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
 
 BLOCK_SIZE = 16
+# Here at the latest: an error of the plugin's entry point would only make vLLM take another platform.
+release()
 
 
 class XlaPlatform(Platform):
@@ -77,21 +80,12 @@ class XlaPlatform(Platform):
         )
 
     @classmethod
-    def get_attn_backend_cls(
-        cls,
-        selected_backend: Any,
-        head_size: int,
-        dtype: torch.dtype,
-        kv_cache_dtype: str | None,
-        block_size: int,
-        use_v1: bool,
-        use_mla: bool,
-        has_sink: bool,
-        use_sparse: bool,
-    ) -> str:
-        """The attention of pyxla's ops."""
-        dense = not use_mla and not use_sparse
-        refuse_unless(dense, "attention", "keys and values in heads", "MLA or sparse attention")
+    def import_kernels(cls) -> None:
+        """Does nothing: vLLM's own kernels are not used, and may not be there."""
+
+    @classmethod
+    def get_attn_backend_cls(cls, selected_backend: Any, head_size: int, *others: Any) -> str:
+        """The attention of pyxla's ops, whatever others say: check_config has refused other kinds of attention."""
         fits = head_size % 8 == 0 and head_size <= 256
         refuse_unless(fits, "head size", "a multiple of 8, at most 256", head_size)
         return "pyxla.vllm.attention.XlaAttentionBackend"
@@ -99,7 +93,7 @@ class XlaPlatform(Platform):
     @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
         """Refuses what is not there, and sets what this platform decides."""
-        from vllm.config import CompilationLevel, CUDAGraphMode
+        from vllm.config import CUDAGraphMode
 
         if vllm_config.cache_config.block_size is None:
             vllm_config.cache_config.block_size = BLOCK_SIZE
@@ -107,7 +101,7 @@ class XlaPlatform(Platform):
         cls._config = vllm_config
         _use_one_process(vllm_config)
         # The runner compiles a whole step; vLLM is to compile no part of it.
-        vllm_config.compilation_config.level = CompilationLevel.NO_COMPILATION
+        compile_nothing(vllm_config.compilation_config)
         vllm_config.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
         # There is no generator on an XLA device, so weights are made on the host; the runner moves them.
         vllm_config.load_config.device = "cpu"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyxla.errors import PyxlaError, mismatch
 from pyxla.op.arguments import Check
+from pyxla.vllm.releases import samples_apart
 from pyxla.vllm.sampling.parameters import check_parameters
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def check_request(params: SamplingParams, config: VllmConfig) -> None:
     """
     model, ahead = config.model_config, config.scheduler_config.async_scheduling
     check_parameters(params, model.get_vocab_size(), model.max_logprobs, not model.skip_tokenizer_init)
-    if ahead:
+    if ahead and not samples_apart():
         # vLLM makes the mask before the token of the step before is there.
         hint = "start vLLM without --async-scheduling"
         check.that(params.structured_outputs is None, "structured_outputs", "none with async scheduling", "some", hint)

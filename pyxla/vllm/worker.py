@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
 from vllm.model_executor import set_random_seed
 from vllm.platforms import current_platform
-from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, AsyncModelRunnerOutput, ModelRunnerOutput
 from vllm.v1.utils import report_usage_stats
 from vllm.v1.worker.worker_base import WorkerBase
 
@@ -19,10 +20,11 @@ from pyxla.vllm.graph_cache import keep_graphs
 from pyxla.vllm.memory import bytes_for_caches, limit_memory
 from pyxla.vllm.mesh import OPTION, devices, start_mesh
 from pyxla.vllm.refusal import refuse_unless
+from pyxla.vllm.releases import grammar_masks, samples_apart
 from pyxla.vllm.xla_flags import set_flags
 
 if TYPE_CHECKING:
-    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
 
 
@@ -102,13 +104,24 @@ class XlaWorker(WorkerBase):
         # While the server serves it need not look at them, which would delay a step by 15 ms.
         gc.collect()
         gc.freeze()
+        # A step's data is filled and copied in microseconds, but OpenMP's threads wait for each other, for up to 10 ms.
+        # Who sets the variable wants something else.
+        if "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(1)
 
-    def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput | AsyncModelRunnerOutput:
-        """Launches a step; without async scheduling also reads its tokens."""
-        output = self.model_runner.execute(scheduler_output)
-        if isinstance(output, ModelRunnerOutput) or self.vllm_config.scheduler_config.async_scheduling:
-            return output
-        return output.get_output()
+    def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput | AsyncModelRunnerOutput | None:
+        """Launches the model of a step; where vLLM does not call `sample_tokens`, does that too."""
+        if not self.model_runner.compute(scheduler_output):
+            return EMPTY_MODEL_RUNNER_OUTPUT
+        return None if samples_apart() else self._sample(scheduler_output)
+
+    def sample_tokens(self, grammar_output: GrammarOutput | None) -> ModelRunnerOutput | AsyncModelRunnerOutput:
+        """Launches the sampling of a step; without async scheduling also reads its tokens."""
+        return self._sample(grammar_output)
+
+    def _sample(self, planned: SchedulerOutput | GrammarOutput | None) -> ModelRunnerOutput | AsyncModelRunnerOutput:
+        flight = self.model_runner.sample(grammar_masks(planned))
+        return flight if self.vllm_config.scheduler_config.async_scheduling else flight.get_output()
 
     def execute_dummy_batch(self) -> None:
         """Runs a step without requests: among several engines, an idle one keeps pace with those that have some."""

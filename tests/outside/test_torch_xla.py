@@ -1,13 +1,12 @@
 """The runner of pytorch/xla's own tests, on a checkout of a few lines: each way in which a test ends is told apart."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from pyxla.torch_xla_patches import PAIRS
 from tests.conftest import ROOT
+from tests.outside.small_suite import outcomes, run_suite, written
 from tests.outside.suite import known
 from tests.outside.torch_xla.checkout import TorchXla
 
@@ -102,15 +101,11 @@ def checkout(tmp_path):
         "test/test_some_tpu.py": "def test_tpu():\n    raise RuntimeError\n",
         "known.toml": _KNOWN,
     }
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    return folder
+    return written(folder, files)
 
 
 def run(folder, *options):
-    command = [sys.executable, "-m", "tests.outside.torch_xla", folder, "--known", folder / "known.toml", *options]
-    return subprocess.run([*command, "--timeout", "2"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return run_suite("torch_xla", folder, *options, "--timeout", "2")
 
 
 def lines(ran, start):
@@ -120,7 +115,7 @@ def lines(ran, start):
 def test_each_test_has_an_outcome(checkout, tmp_path):
     ran = run(checkout, "--workers", "2", "--json", tmp_path / "results.json")
     kept = json.loads((tmp_path / "results.json").read_text())
-    assert {test.removeprefix(_SMALL): result["outcome"] for test, result in kept["results"].items()} == {
+    assert outcomes(kept, _SMALL) == {
         "crash": "crash",
         "fail": "failed",
         "hang": "hang",

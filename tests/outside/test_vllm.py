@@ -2,12 +2,11 @@
 
 import importlib.util
 import json
-import subprocess
-import sys
 
 import pytest
 
 from tests.conftest import ROOT
+from tests.outside.small_suite import outcomes, run_suite, written
 from tests.outside.suite import known
 from tests.outside.vllm import hub
 from tests.outside.vllm.source import Vllm
@@ -92,21 +91,17 @@ def source(tmp_path):
         "tests/lora/test_other.py": "raise ImportError\n",
         "known.toml": _KNOWN,
     }
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    return folder
+    return written(folder, files)
 
 
 def run(folder, *options):
-    command = [sys.executable, "-m", "tests.outside.vllm", folder, "--known", folder / "known.toml", *options]
-    return subprocess.run([*command, "--steps", "1"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return run_suite("vllm", folder, *options, "--steps", "1")
 
 
 def test_tests_find_models_and_the_installed_vllm(source, tmp_path):
     ran = run(source, "--json", tmp_path / "results.json")
     kept = json.loads((tmp_path / "results.json").read_text())
-    assert {test.removeprefix(_SMALL): result["outcome"] for test, result in kept["results"].items()} == {
+    assert outcomes(kept, _SMALL) == {
         "asynchronous": "passed",
         "defaults_are_small": "passed",
         "fails": "failed",

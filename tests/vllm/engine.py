@@ -64,9 +64,14 @@ def registered(model):
     return _RegisteredModel.from_model_cls(model.load_model_cls())
 
 
+def worker_of(llm):
+    """The engine's XlaWorker."""
+    return llm.llm_engine.model_executor.driver_worker.worker
+
+
 def runner_of(llm):
     """The engine's ModelRunner."""
-    return llm.llm_engine.model_executor.driver_worker.worker.model_runner
+    return worker_of(llm).model_runner
 
 
 def scheduler_of(llm):

@@ -94,9 +94,7 @@ def test_a_head_size(folder_of):
     from vllm.platforms import current_platform
 
     with pytest.raises(pyxla.PyxlaError, match="vllm: head size: expected a multiple of 8, at most 256, got 12"):
-        current_platform.get_attn_backend_cls(None, 12, None, "auto", 16, True, False, False, False)
-    with pytest.raises(pyxla.PyxlaError, match="vllm: attention: expected keys and values in heads, got MLA"):
-        current_platform.get_attn_backend_cls(None, 64, None, "auto", 16, True, True, False, False)
+        current_platform.get_attn_backend_cls(None, 12, None, "auto", 16, False, False, False)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -60,8 +61,13 @@ class Batch:
         self._grow(rows)
         self._holders = 0
 
-    def update(self, scheduled: SchedulerOutput) -> None:
-        """Takes over what has changed since the step before."""
+    def update(self, scheduled: SchedulerOutput, resumed: Collection[str] = ()) -> None:
+        """Takes over what has changed since the step before.
+
+        Args:
+            scheduled: the step.
+            resumed: those of its requests that get all their blocks anew.
+        """
         for request in scheduled.finished_req_ids:
             row = self._row_of.pop(request, None)
             if row is not None:
@@ -77,7 +83,7 @@ class Batch:
         for i, request in enumerate(cached.req_ids):
             row = self._row_of[request]
             self._computed[row] = cached.num_computed_tokens[i]
-            if cached.resumed_from_preemption[i]:
+            if request in resumed:
                 self._num_blocks[row] = 0
             if cached.new_block_ids[i] is not None:
                 self._append_blocks(row, cached.new_block_ids[i][0])

@@ -13,7 +13,6 @@ from vllm.config import VllmConfig, get_layers_from_vllm_config
 from vllm.logger import init_logger
 from vllm.model_executor.model_loader import get_model
 from vllm.v1.kv_cache_interface import AttentionSpec, FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
-from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 
 from pyxla.hlo.dump import compilations
 from pyxla.sync import sync
@@ -21,16 +20,18 @@ from pyxla.vllm.fused_decoder import fuse
 from pyxla.vllm.graph import in_mode
 from pyxla.vllm.mesh import place
 from pyxla.vllm.refusal import FLOAT8, refuse_unless
-from pyxla.vllm.runner.batch import Batch
+from pyxla.vllm.releases import resumed
+from pyxla.vllm.runner.batch import Batch, Plan
 from pyxla.vllm.runner.buckets import Bucket, Buckets
 from pyxla.vllm.runner.inputs import Layout
 from pyxla.vllm.runner.output import Flight
 from pyxla.vllm.runner.sampler import LIKELIEST, StepSampler
-from pyxla.vllm.runner.step import step
+from pyxla.vllm.runner.step import Computed, step
 from pyxla.vllm.sampling import VARIANTS, Level, Prepared, Sampled, Variant
 from pyxla.vllm.sharding import shard
 
 if TYPE_CHECKING:
+    import numpy as np
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
@@ -61,6 +62,8 @@ class ModelRunner:
         self.buckets = Buckets(scheduler.max_num_batched_tokens, self.max_requests)
         self._layouts = {bucket: Layout(bucket, max_blocks) for bucket in self.buckets.all}
         self._batch = Batch(self.max_requests, length, max_blocks, block_size)
+        # Between the two halves of a step.
+        self._started: tuple[Plan, Bucket, list[int], Computed] | None = None
         self._flight: Flight | None = None
         self._previous = place(torch.zeros(self.max_requests, dtype=torch.int32).to(device))
         self._layers: dict[str, Attention] = {}
@@ -169,44 +172,63 @@ class ModelRunner:
         self._launch_empty(self.buckets.all[0])
         self._previous = previous
 
-    def execute(self, scheduled: SchedulerOutput) -> ModelRunnerOutput | Flight:
-        """Launches a step.
+    def compute(self, scheduled: SchedulerOutput) -> bool:
+        """Launches the model of a step; `sample` comes next.
 
         Args:
             scheduled: what vLLM's scheduler has planned.
 
         Returns:
-            The step, to be read; if nothing is scheduled, an empty output.
+            Whether anything is scheduled; if not, there is nothing to sample.
         """
-        self._batch.update(scheduled)
+        self._batch.update(scheduled, resumed(scheduled.scheduled_cached_reqs))
         self._sampler.update(scheduled)
         if not scheduled.total_num_scheduled_tokens:
-            return EMPTY_MODEL_RUNNER_OUTPUT
+            return False
         bucket = self.buckets.fitting(scheduled.total_num_scheduled_tokens)
         plan = self._batch.plan(scheduled.num_scheduled_tokens, bucket, self._layouts[bucket])
+        counts = list(scheduled.num_scheduled_tokens.values())
+        self._started = plan, bucket, counts, self._compute(bucket, plan.packed)
+        return True
+
+    def sample(self, masks: dict[str, np.ndarray]) -> Flight:
+        """Launches the sampling of the step whose model was launched.
+
+        Args:
+            masks: request -> the mask of its grammar.
+
+        Returns:
+            The step, to be read.
+        """
+        assert self._started is not None
+        (plan, bucket, counts, computed), self._started = self._started, None
         if self._flight and self._sampler.waits_for_tokens(plan.ids):
             self._flight.read()
-        sampled, hidden = self._launch(bucket, plan.packed, self._sampler.prepare(plan, bucket, scheduled))
+        sampled = self._sample(self._sampler.prepare(plan, bucket, masks), computed)
         self._batch.launched(plan)
-        prompts = self._sampler.prompt_logprobs(plan, list(scheduled.num_scheduled_tokens.values()), hidden)
+        prompts = self._sampler.prompt_logprobs(plan, counts, computed.hidden)
         self._flight = Flight(plan, sampled, prompts, [self._batch.has_read, self._sampler.has_read])
         return self._flight
 
     def _launch_empty(self, bucket: Bucket, variant: Variant = LIKELIEST) -> torch.Tensor:
         packed, _ = self._layouts[bucket].empty()
-        sampled, hidden = self._launch(bucket, packed, self._sampler.blank(bucket, variant))
-        sampled.tokens.cpu()
-        return hidden
+        computed = self._compute(bucket, packed)
+        self._sample(self._sampler.blank(bucket, variant), computed).tokens.cpu()
+        return computed.hidden
 
-    def _launch(self, bucket: Bucket, packed: torch.Tensor, prepared: Prepared) -> tuple[Sampled, torch.Tensor]:
+    def _compute(self, bucket: Bucket, packed: torch.Tensor) -> Computed:
         with torch.no_grad():
             packed = place(packed.to(self.device))
-            likeliest, logits, hidden = self._step(self._layouts[bucket], packed, self._previous, *self.caches)
+            computed = self._step(self._layouts[bucket], packed, self._previous, *self.caches)
             self._end_graph()
-            sampled = self._sampler.run(prepared, likeliest, logits)
+        return computed
+
+    def _sample(self, prepared: Prepared, computed: Computed) -> Sampled:
+        with torch.no_grad():
+            sampled = self._sampler.run(prepared, computed.likeliest, computed.logits)
             self._end_graph()
-            self._previous = sampled.tokens
-        return sampled, hidden
+        self._previous = sampled.tokens
+        return sampled
 
     def _end_graph(self) -> None:
         if self.direct:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from vllm.v1.outputs import AsyncModelRunnerOutput, LogprobsLists, LogprobsTensors, ModelRunnerOutput
 
+from pyxla.vllm.releases import numbers
 from pyxla.vllm.runner.batch import Plan
 from pyxla.vllm.sampling import Logprobs, Sampled
 
@@ -45,13 +46,13 @@ class Flight(AsyncModelRunnerOutput):
     def get_output(self) -> ModelRunnerOutput:
         """Waits for the step."""
         plan, tokens = self._plan, self.read()
-        generated = zip(tokens.tolist(), plan.samples.tolist(), strict=True)
         logprobs = self._sampled.logprobs
         return ModelRunnerOutput(
             req_ids=plan.ids,
             req_id_to_index={request: index for index, request in enumerate(plan.ids)},
-            sampled_token_ids=[[token] if samples else [] for token, samples in generated],
-            logprobs=logprobs and LogprobsLists(*(part.cpu()[: len(plan.ids)].tolist() for part in logprobs)),
+            # One token or none.
+            sampled_token_ids=[numbers(tokens[i : i + samples]) for i, samples in enumerate(plan.samples.tolist())],
+            logprobs=logprobs and LogprobsLists(*(numbers(part.cpu().numpy()[: len(plan.ids)]) for part in logprobs)),
             prompt_logprobs_dict={name: LogprobsTensors(*scored) for name, scored in self._prompts.items()},
             pooler_output=[],
         )

@@ -91,13 +91,13 @@ class StepSampler:
         """Whether `prepare` needs the tokens of the step before."""
         return self._sampler.waits_for_tokens([name for name in names if name in self._held])
 
-    def prepare(self, plan: Plan, bucket: Bucket, scheduled: SchedulerOutput) -> Prepared:
+    def prepare(self, plan: Plan, bucket: Bucket, masks: dict[str, np.ndarray]) -> Prepared:
         """The inputs of a step's second graph.
 
         Args:
             plan: the step.
             bucket: its shape.
-            scheduled: has the masks of grammars.
+            masks: request -> the mask of its grammar.
         """
         waiting = [name for name in plan.ids if name not in self._held]
         if len(self._held) + len(waiting) > self._max_requests:
@@ -110,11 +110,7 @@ class StepSampler:
         positions = [
             max(int(end) - len(self._requests[name].prompt), 0) for name, end in zip(plan.ids, plan.ends, strict=True)
         ]
-        masks = scheduled.grammar_bitmask
-        # The mask has a row for each request with a grammar, in the order of these numbers.
-        numbers = scheduled.structured_output_request_ids if masks is not None else {}
-        grammar = {name: masks[row] for row, name in enumerate(sorted(numbers, key=numbers.__getitem__))}
-        return self._sampler.prepare(plan.ids, bucket.requests, positions, plan.samples.tolist(), grammar)
+        return self._sampler.prepare(plan.ids, bucket.requests, positions, plan.samples.tolist(), masks)
 
     def prompt_logprobs(self, plan: Plan, counts: Sequence[int], hidden: torch.Tensor) -> dict[str, Logprobs]:
         """The log probabilities of the prompts that a step has read to their ends; waits for the step.

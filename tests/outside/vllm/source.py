@@ -1,6 +1,7 @@
 """What is run of vLLM's source distribution; the rule is in files.toml."""
 
 import os
+import re
 import shutil
 import sys
 from argparse import ArgumentParser
@@ -45,7 +46,7 @@ class Vllm(Suite):
         beside = [(self.root / file).with_name(name) for file in files for name in ("utils.py", "conftest.py")]
         paths = [*(self.root / file for file in files), *filter(Path.is_file, beside)]
         sources = [path.read_text() for path in paths]
-        names = {name for name in hub.MODELS if any(f'"{name}"' in source for source in sources)}
+        names = {name for name in hub.MODELS if any(re.search(f"""["']{name}["']""", source) for source in sources)}
         places = ("tests/prompts/*.txt", "tests/*.py", "tests/v1/entrypoints/**/*.py", "tests/v1/sample/*.py")
         texts = [path.read_text() for place in places for path in sorted(self.root.glob(place))]
         self._install_defaults()

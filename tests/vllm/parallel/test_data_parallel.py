@@ -7,7 +7,7 @@ import pytest
 
 from tests.vllm.engine import MARKS, prompts_of
 from tests.vllm.models import greedy
-from tests.vllm.server import STOP_S, serving
+from tests.vllm.server.process import STOP_S, serving
 
 pytestmark = [*MARKS, pytest.mark.slow]
 COUNT, ENGINES = 10, 2

@@ -1,18 +1,15 @@
 """One model on several devices of a process: the tests of tests/vllm/parallel/mesh; a server; fused weights."""
 
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 import pyxla
-from tests.conftest import ROOT
+from tests.conftest import check_on_devices
 from tests.vllm.engine import MARKS, engine, prompts_of
 from tests.vllm.models import greedy
-from tests.vllm.server import serving
+from tests.vllm.server.process import serving
 
 pytestmark = MARKS
 COUNT = 10
@@ -20,12 +17,7 @@ COUNT = 10
 
 @pytest.mark.slow
 def test_on_a_mesh_of_two_devices():
-    """torch_xla counts its devices once per process, and SPMD cannot be turned off again."""
-    environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "2"}
-    command = [sys.executable, "-P", "-m", "pytest", "-p", "pyxla.pytest_plugin", "-q", "tests/vllm/parallel/mesh"]
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
-    assert " passed" in result.stdout and "skipped" not in result.stdout
+    check_on_devices(2, "tests/vllm/parallel/mesh")
 
 
 # In each way to sample. As OpenAI's parameters; vLLM's own are in extra_body.

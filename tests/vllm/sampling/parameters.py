@@ -42,6 +42,8 @@ class Parameters:
     extra_args: dict[str, Any] | None = None
     bad_words: list[str] | None = None
     _bad_words_token_ids: list[list[int]] | None = None
+    # Not in vLLM 0.11.0.
+    skip_reading_prefix_cache: bool = False
 
     @property
     def __struct_fields__(self) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ import pytest
 import pyxla
 from tests.vllm.engine import MARKS, MODES, engine, generate, prompts_of, runner_of
 from tests.vllm.models import greedy, logits_of, make
-from tests.vllm.test_float8 import SCALES, rounding, with_scales
-from tests.vllm.test_fused_decoder import WIDE
+from tests.vllm.tokens.test_float8 import SCALES, rounding, with_scales
+from tests.vllm.tokens.test_fused_decoder import WIDE
 
 pytestmark = MARKS
 DEVICES, LAYERS, COUNT = 2, 2, 12

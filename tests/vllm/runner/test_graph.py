@@ -3,10 +3,11 @@
 import re
 
 import pytest
+import torch
 
 import pyxla
 from pyxla.testing import compilations
-from tests.vllm.engine import MARKS, MODES, engine, runner_of
+from tests.vllm.engine import MARKS, MODES, engine, runner_of, worker_of
 
 pytestmark = MARKS
 
@@ -41,6 +42,20 @@ def test_a_graph_for_each_bucket(folder_of, mode):
     runner.warm_up()
     assert compilations() == after
     assert after - before >= 2
+
+
+def test_a_ready_worker_leaves_openmp_one_thread(folder_of, monkeypatch):
+    """A step of 64 requests is just large enough that torch would use all of them, and wait for the slowest."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    worker = worker_of(engine(folder_of("llama")))
+    assert torch.get_num_threads() == 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    torch.set_num_threads(2)
+    worker.compile_or_warm_up_model()
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(("name", "weights"), [("llama", 1), ("llama3_rope", 2)])

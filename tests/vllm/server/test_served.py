@@ -9,7 +9,7 @@ import pytest
 
 from tests.vllm.engine import ENVIRONMENT, MARKS, prompts_of
 from tests.vllm.models import greedy
-from tests.vllm.server import START_S, serving
+from tests.vllm.server.process import START_S, serving
 
 pytestmark = MARKS
 COUNT = 10

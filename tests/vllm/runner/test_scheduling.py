@@ -41,13 +41,13 @@ def test_steps_without_requests_change_no_token(folder_of, monkeypatch, mode):
     folder, prompts = folder_of("llama"), prompts_of(5, 40, 90, 17)
     llm = engine(folder, mode, **AHEAD)
     # Longer than the empty step takes to trace on a busy machine.
-    fed, execute = steps_that_feed_themselves(monkeypatch, runner_of(llm), delay=0.05), ModelRunner.execute
+    fed, compute = steps_that_feed_themselves(monkeypatch, runner_of(llm), delay=0.05), ModelRunner.compute
 
     def after_an_empty_one(self, scheduled):
         llm.llm_engine.model_executor.driver_worker.worker.execute_dummy_batch()
-        return execute(self, scheduled)
+        return compute(self, scheduled)
 
-    monkeypatch.setattr(ModelRunner, "execute", after_an_empty_one)
+    monkeypatch.setattr(ModelRunner, "compute", after_an_empty_one)
     with pyxla.assert_no_recompilation():
         tokens = generate(llm, prompts, 12)
     assert tokens == greedy(folder, prompts, 12) and sum(fed) > 5

@@ -14,9 +14,9 @@ BLOCK = 4
 
 
 def scheduled(new=(), cached=(), finished=()):
-    """What the scheduler sends: new (id, prompt, computed, blocks), cached (id, computed, blocks or None, resumed)."""
+    """What the scheduler sends: new (id, prompt, computed, blocks), cached (id, computed, blocks or None)."""
     names = ("req_id", "prompt_token_ids", "num_computed_tokens", "block_ids")
-    ids, computed, blocks, resumed = ([entry[i] for entry in cached] for i in range(4))
+    ids, computed, blocks = ([entry[i] for entry in cached] for i in range(3))
     return SimpleNamespace(
         finished_req_ids=set(finished),
         scheduled_new_reqs=[
@@ -26,7 +26,6 @@ def scheduled(new=(), cached=(), finished=()):
             req_ids=ids,
             num_computed_tokens=computed,
             new_block_ids=[None if ids is None else (ids,) for ids in blocks],
-            resumed_from_preemption=resumed,
         ),
     )
 
@@ -65,14 +64,14 @@ def test_a_token_that_is_not_read_comes_from_the_step_before(batch):
     batch.update(scheduled(new=[("a", [11, 12, 13], 0, [1]), ("b", [21], 0, [2])]))
     first, _ = planned(batch, {"a": 2, "b": 1})
     batch.launched(first)
-    batch.update(scheduled(cached=[("b", 1, None, False), ("a", 2, None, False)]))
+    batch.update(scheduled(cached=[("b", 1, None), ("a", 2, None)]))
     second, parts = planned(batch, {"b": 1, "a": 1})
     # b's is the token of the first step's second request; a had not generated one.
     assert parts.tokens[:2] == [-2, 13]
     batch.launched(second)
     batch.has_read(first, np.array([90, 91], dtype=np.int32))
     batch.has_read(second, np.array([92, 93], dtype=np.int32))
-    batch.update(scheduled(cached=[("a", 3, None, False), ("b", 2, None, False)]))
+    batch.update(scheduled(cached=[("a", 3, None), ("b", 2, None)]))
     _, parts = planned(batch, {"a": 1, "b": 1})
     assert parts.tokens[:2] == [93, 92]
     assert batch._tokens[batch._row_of["b"], :3].tolist() == [21, 91, 92]
@@ -83,7 +82,7 @@ def test_a_preempted_request_computes_its_own_tokens_again(batch):
     first, _ = planned(batch, {"a": 3})
     batch.launched(first)
     batch.has_read(first, np.array([14], dtype=np.int32))
-    batch.update(scheduled(cached=[("a", 0, [3], True)]))
+    batch.update(scheduled(cached=[("a", 0, [3])]), {"a"})
     plan, parts = planned(batch, {"a": 4})
     assert (parts.tokens[:4], parts.block_tables[0]) == ([11, 12, 13, 14], [3, 0, 0, 0])
     assert plan.samples.tolist() == [True]

@@ -11,7 +11,6 @@ from pyxla.vllm.runner.sampler import StepSampler
 from tests.vllm.sampling.parameters import Parameters
 
 BUCKET, VOCAB = Bucket(tokens=4, requests=2), 8
-NO_GRAMMAR = SimpleNamespace(grammar_bitmask=None)
 
 
 def scheduled(new=None, finished=()):
@@ -31,7 +30,7 @@ def tokens_of(sampler, *names):
     """The tokens of a step of these requests."""
     count = len(names)
     plan = SimpleNamespace(ids=list(names), ends=np.ones(count, int), samples=np.ones(count, bool))
-    prepared = sampler.prepare(plan, BUCKET, NO_GRAMMAR)
+    prepared = sampler.prepare(plan, BUCKET, {})
     device = torch_xla.device()
     likeliest, logits = torch.zeros(2, dtype=torch.int32).to(device), torch.zeros(2, VOCAB).to(device)
     return sampler.run(prepared, likeliest, logits).tokens.cpu().tolist()[:count]

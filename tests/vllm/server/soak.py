@@ -1,6 +1,6 @@
 """Asks a server thousands of requests at once; some are aborted, some refused, and the cache is too small for all.
 
-python -m tests.vllm.soak --requests 10000 [-- options of vllm serve]
+python -m tests.vllm.server.soak --requests 10000 [-- options of vllm serve]
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from pathlib import Path
 
 import click
 
-from tests.vllm.asker import Asker
 from tests.vllm.engine import BLOCK_BYTES
 from tests.vllm.models import make
-from tests.vllm.server import Server, serving
+from tests.vllm.server.asker import Asker
+from tests.vllm.server.process import Server, serving
 
 # More requests at once than run, each of up to 10 blocks.
 AT_ONCE, SEQS, BLOCKS = 16, 8, 24

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import pyxla
+from pyxla.vllm.releases import samples_apart
 from tests.vllm.engine import AHEAD, BLOCK_BYTES, MARKS, MODES, engine, prompts_of, runner_of
 from tests.vllm.models import logits_of
 
@@ -156,11 +157,11 @@ def test_min_tokens(llm):
 
 
 def test_a_grammar(llm):
-    """A digit, then only what a regular expression takes; with async scheduling it is refused."""
+    """A digit, then only what a regular expression takes; not ahead of the host with vLLM 0.11.0."""
     from vllm.sampling_params import StructuredOutputsParams
 
     request = {"structured_outputs": StructuredOutputsParams(regex="[0-9]{3}x"), "temperature": 1.0, "max_tokens": 20}
-    if llm.llm_engine.vllm_config.scheduler_config.async_scheduling:
+    if llm.llm_engine.vllm_config.scheduler_config.async_scheduling and not samples_apart():
         with pytest.raises(ValueError, match="vllm: structured_outputs: expected none with async scheduling, got some"):
             ask(llm, PROMPTS[:1], [request])
         return
