@@ -2,20 +2,14 @@ from __future__ import annotations
 
 import click
 
-from devtool.commands.build import complete_ops
+from devtool.commands.build import complete_ops, device_option
 
 
 @click.command(options_metavar="[OPTIONS]")
 @click.argument("ops", metavar="[OP]...", nargs=-1, shell_complete=complete_ops)
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="For each op [60, unless --calls is given]")
 @click.option("--calls", type=click.IntRange(1), help="For each op")
-@click.option(
-    "--device",
-    type=click.Choice(["auto", "cpu", "cuda"]),
-    default="auto",
-    show_default=True,
-    help="Where the handlers run; auto takes CUDA where there is one",
-)
+@device_option("Where the handlers run")
 @click.option("--sanitize", is_flag=True, help="Address and undefined behaviour on the CPU, memcheck on CUDA")
 @click.option("--seed", default=0, show_default=True, help="Of all choices: the same inputs again")
 @click.pass_context

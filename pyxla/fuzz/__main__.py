@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 import signal
 import sys
 import time
@@ -52,32 +51,38 @@ class Job:
 
 def run(job: Job) -> None:
     """Does a job."""
-    import hypothesis
-    from hypothesis.database import DirectoryBasedExampleDatabase
-    from hypothesis.errors import Flaky, NoSuchExample
+    from hypothesis.errors import Flaky
 
-    from pyxla.fuzz.check import check_input, limit_threads
-    from pyxla.fuzz.inputs import inputs_of
+    from pyxla.fuzz.check import REFUSED, check_input, limit_threads
+    from pyxla.fuzz.inputs import SEEDS, Input, inputs_of
     from pyxla.fuzz.isolated import check_isolated
+    from pyxla.fuzz.search import smallest
     from pyxla.fuzz.variation import code_of
     from pyxla.torch_ops.custom_op import find_op
 
     limit_threads()
-    op, counts, wrong = find_op(job.op), Counter(), {}
+    op, counts, wrong, wrong_at = find_op(job.op), Counter(), {}, None
     strategy, check = inputs_of(op), check_isolated if job.isolated else check_input
 
-    def is_wrong(drawn) -> bool:
-        signal.alarm(INPUT_S)
-        outcome = check(op, drawn, job.platform)
-        signal.alarm(0)
-        counts[outcome.kind] += 1
-        if outcome.problem:
+    def first_wrong(drawn: Input) -> Input | None:
+        """The first of a drawn input's seeds that is wrong; while hypothesis shrinks, only the seed found is tried."""
+        nonlocal wrong_at
+        for more in [wrong_at] if wrong_at is not None else range(SEEDS):
+            if not wrong and job.calls is not None and counts.total() >= job.calls:
+                break
+            signal.alarm(INPUT_S)
+            one = drawn.with_values(more)
+            outcome = check(op, one, job.platform)
+            signal.alarm(0)
+            counts[outcome.kind] += 1
             # Only inputs that are wrong in the same way count, so that hypothesis shrinks one mistake.
-            wrong.setdefault("kind", outcome.kind)
-            if outcome.kind == wrong["kind"]:
+            if outcome.problem and outcome.kind == wrong.setdefault("kind", outcome.kind):
                 wrong.update(problem=outcome.problem)
-                return True
-        return False
+                wrong_at = more
+                return one
+            if outcome.kind == REFUSED:  # whatever the values
+                break
+        return None
 
     begin = time.monotonic()
     for number in itertools.count(job.first) if job.rounds is None else range(job.first, job.first + job.rounds):
@@ -85,26 +90,19 @@ def run(job: Job) -> None:
         done = counts.total()
         if (job.calls is not None and done >= job.calls) or (job.seconds and time.monotonic() - begin >= job.seconds):
             break
-        settings = hypothesis.settings(
-            max_examples=min(ROUND, (job.calls or done + ROUND) - done),
-            deadline=None,
-            database=DirectoryBasedExampleDatabase(job.kept),
-            suppress_health_check=list(hypothesis.HealthCheck),
-        )
-        choices = random.Random(f"{job.seed} {number}")
+        examples = min(ROUND, (job.calls or done + ROUND) - done)
+        kept = Path(job.kept, op.qualified_name.replace("::", "."))
         try:
-            drawn = hypothesis.find(
-                strategy, is_wrong, settings=settings, random=choices, database_key=op.qualified_name.encode()
+            drawn = smallest(
+                strategy, lambda drawn: first_wrong(drawn) is not None, examples, f"{job.seed} {number}", kept
             )
-        except NoSuchExample:
-            continue
         except Flaky:
             _write(job, "found", kind="not the same each time", problem=wrong.get("problem", ""), code="")
             break
-        is_wrong(drawn)
-        arguments = drawn.arguments()
-        why = f"found by devtool fuzz: {wrong['kind']}"
-        _write(job, "found", **wrong, code=code_of(f"fuzz-{number}", why, drawn.case, arguments))
+        if drawn is None:
+            continue
+        found, why = first_wrong(drawn) or drawn, f"found by devtool fuzz: {wrong['kind']}"
+        _write(job, "found", **wrong, code=code_of(f"fuzz-{number}", why, found.case, found.arguments()))
         break
     _write(job, "state", round=number, counts=counts, seconds=time.monotonic() - begin)
 

@@ -105,9 +105,15 @@ def _special(result: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _float32_is_no_nearer(op: CustomOp, case: Case, arguments: dict[str, Any], got: tuple, want: tuple) -> bool:
-    """Whether torch's own op in the same dtype, or the reference in float32, errs as much: the input is hard."""
+    """Whether another way errs as much, so that the input is hard: torch's own op in the same dtype, the reference in
+    float32, or the reference with an operand that is one rounding of float32 larger (terms of a sum that cancel)."""
     skipped = len(op.schema.mutated)
     others = [oracle(op, arguments, torch.float32)]
+    for name, value in arguments.items():
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            larger = value.double() * (1 + torch.finfo(torch.float32).eps)
+            with contextlib.suppress(ArgumentError):  # an operand that is only right as it is
+                others.append(oracle(op, arguments | {name: larger}))
     if case.peer is not None:
         with contextlib.suppress(Exception):  # it takes less than the op
             copies = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}

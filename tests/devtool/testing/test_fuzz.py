@@ -38,7 +38,8 @@ def test_all_is_right(tree):
     found = re.fullmatch(
         r"simple_add: 300 calls in \d+ s, \d+ calls/s, seed 0: (\d+) right, (\d+) refused\n", result.stdout
     )
-    assert found and int(found[1]) > 150 and int(found[2]) > 20
+    # A refused input is one call, and the others four.
+    assert found and int(found[1]) > 150 and int(found[2]) > 5
     assert tree.run("fuzz", "simple_add", "--calls", "300", "--device", "cpu").stdout.endswith(
         f": {found[1]} right, {found[2]} refused\n"
     )
@@ -56,8 +57,9 @@ def test_a_mistake_is_found_and_made_small(tree, source, name):
 def test_a_mistake_is_kept_and_its_case_fails(tree, source):
     """The next call tries it first, whatever its seed; and the case that is printed fails in cases.py."""
     printed = find(tree, source, MISTAKES["wrong after 32 elements"][0])
-    again = tree.run("fuzz", "simple_add", "--calls", "4000", "--device", "cpu", "--seed", "5").stdout
-    assert int(re.search(r"(\d+) calls in", again)[1]) < 300 and "wrong numbers" in again, again
+    # One input: without the kept one it is the smallest of all, which is right.
+    again = tree.run("fuzz", "simple_add", "--calls", "4", "--device", "cpu", "--seed", "5").stdout
+    assert "simple_add: wrong numbers: " in again, again
 
     cases = tree.kernels / "simple_add/cases.py"
     before = cases.read_text()
