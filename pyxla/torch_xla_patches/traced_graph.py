@@ -78,10 +78,30 @@ def donate(tensor: torch.Tensor) -> None:
     # Not rank 0: torch_xla shares the buffers of equal scalars, and the next one would find a deleted buffer.
     if tensor.device.type != "xla" or not tensor.dim():
         return
-    if _updated is not None:
-        from torch_xla import _XLAC
-
-        if _XLAC._check_tensor_need_materialization([tensor])[0]:
-            return  # a result inside the graph
+    if _updated is not None and _owns_buffer(tensor):
         _updated.append(tensor)
-    torch.ops.xla.dynamo_set_buffer_donor_(tensor, True)
+    torch.ops.pyxla.donate(tensor)
+
+
+def _donate(tensor: torch.Tensor) -> torch.Tensor:
+    from torch_xla import _XLAC
+
+    if _owns_buffer(tensor):
+        _XLAC._set_buffer_donation(tensor, True)
+    return tensor
+
+
+def _owns_buffer(tensor: torch.Tensor) -> bool:
+    """Not so a result inside the graph, and a clone: it still has the buffer of its origin, which the caller keeps."""
+    from torch_xla import _XLAC
+
+    if _XLAC._check_tensor_need_materialization([tensor])[0]:
+        return False
+    return _XLAC._xla_get_tensor_id(tensor) in _XLAC._get_tensors_xla_device_data_node([tensor])[0]
+
+
+# An operator, so that it is in the graph that Dynamo traces, and runs when torch_xla compiles that with XLA's tensors.
+_LIBRARY = torch.library.Library("pyxla", "FRAGMENT")
+_LIBRARY.define("donate(Tensor tensor) -> Tensor")
+_LIBRARY.impl("donate", _donate, "XLA")
+_LIBRARY.impl("donate", lambda tensor: tensor, "CompositeExplicitAutograd")

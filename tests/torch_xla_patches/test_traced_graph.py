@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch_xla
+from pyxla_kernels.fused_add_rms_norm.fused_add_rms_norm import fused_add_rms_norm
 from pyxla_kernels.reshape_and_cache.reshape_and_cache import reshape_and_cache
 
 import pyxla
@@ -94,3 +95,21 @@ def test_value_that_the_host_reads_is_an_error():
 
     with pytest.raises(PyxlaError, match=r"expected operations that XLA has, got aten::_local_scalar_dense"):
         trace_graph(branch, [on_device(1, 2)])
+
+
+@pytest.mark.parametrize("mode", ["traced", "compiled"])
+def test_update_of_a_clone_leaves_the_caller_s_tensor(mode):
+    """The clone has no buffer of its own yet: given away, the caller's would be gone."""
+
+    def function(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> list:
+        residual = residual.clone()
+        return [fused_add_rms_norm(x, residual, weight, 1e-6), residual]
+
+    x, residual, weight = torch.randn(4, 64), torch.randn(4, 64), torch.randn(64)
+    wanted = function(x, residual, weight)
+    given = [tensor.to(DEVICE) for tensor in (x, residual, weight)]
+    run = trace_graph(function, given) if mode == "traced" else torch.compile(function, backend="openxla")
+    for _ in range(2):
+        for got, want in zip(run(*given), wanted, strict=True):
+            torch.testing.assert_close(got.cpu(), want)
+        assert torch.equal(given[1].cpu(), residual)
