@@ -110,9 +110,11 @@ def _implementations(case: Case) -> list[str]:
 def _cells(case: Case, implementation: str) -> Iterable[str]:
     """The time of a call, its share of the rate, its time in a row and, for the op itself, the baselines' times."""
     raw, step = (case.layer(f"{implementation} {name}".strip()) for name in ("raw", "raw step"))
+    if not raw and not implementation:
+        step = case.layer("xla step")  # all that a graph of several ops has
     yield duration(raw.median) if raw else ""
-    unit = "copy" if case.bound == "copy" else "matrix"
-    yield f"{case.floor / raw.median:.0%} of {unit}" if raw else ""
+    unit, rated = "copy" if case.bound == "copy" else "matrix", raw or step
+    yield f"{case.floor / rated.median:.0%} of {unit}" if rated else ""
     yield duration(step.median) if step else ""
     baselines = [la for la in case.layers if la.seconds and not is_ours(la.name) and not implementation]
     yield ", ".join(f"{la.name} {duration(la.median)}" for la in baselines)

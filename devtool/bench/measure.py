@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import click
 
@@ -65,8 +66,8 @@ def measure(selection: Selection, options: Options, on_device: Callable[[dict], 
     return parse_run(reader.document)
 
 
-def list_benches(selection: Selection) -> list[dict[str, str]]:
-    """Op, name and reason of each bench."""
+def list_benches(selection: Selection) -> list[dict[str, Any]]:
+    """Op, name and reason of each bench, and the other ops that it calls."""
     reader = Reader(lambda about: None)
     _measure(selection, None, reader, ["--list"])
     return reader.plan
@@ -95,8 +96,10 @@ def require_right_numbers(run: Run) -> None:
 def _measure(selection: Selection, options: Options | None, reader: Reader, extra: Sequence[str]) -> None:
     ops = project.select_ops("bench", _in_folders(selection.ops))
     device = pick_device("bench", selection.device)
-    extra = [*extra, *_build_other(selection, ops, options)] if options is not None else extra
-    libraries = build_ops(_folders(selection), options) if options is not None else []
+    libraries = []
+    if options is not None:
+        extra = [*extra, *_build_other(selection, ops, options)]
+        libraries = build_ops(list(dict.fromkeys([*_folders(selection), *_called_by_steps(selection)])), options)
     command = [sys.executable, "-P", "-m", "pyxla.benchmark", *map(project.qualified, ops), "--device", device]
     command += ["--rounds", str(selection.rounds), *extra]
     command += [word for name in selection.cases for word in ("--case", name)]
@@ -128,6 +131,17 @@ def _folders(selection: Selection) -> list[str]:
     """The folders of the ops that are timed, and of their implementations: all of a named op's, or the named ones."""
     named, of = project.select_ops("bench", _in_folders(selection.ops)), project.implementations()
     return list(dict.fromkeys([*(of.get(folder, folder) for folder in named), *project.with_implementations(named)]))
+
+
+def _called_by_steps(selection: Selection) -> list[str]:
+    """The folders of the ops that the steps to be timed call, as far as they are this repository's."""
+    files = [project.kernels() / folder / "cases.py" for folder in _folders(selection)]
+    # To list them takes seconds, and few ops have steps.
+    if "xla" not in (selection.layers or ["xla"]) or not any(f.is_file() and "STEPS" in f.read_text() for f in files):
+        return []
+    timed = [entry for entry in list_benches(selection) if not selection.cases or entry["case"] in selection.cases]
+    known = project.op_names()
+    return [op for entry in timed for op in entry["ops"] if op in known]
 
 
 def _no_benches(selection: Selection) -> None:

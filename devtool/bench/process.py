@@ -66,7 +66,7 @@ class Reader:
     def __init__(self, on_device: Callable[[dict], None] = lambda about: None):
         self._on_device = on_device
         self.bar: Callable[[str, int | None], None] = lambda text, total: None
-        self.plan: list[dict[str, str]] = []
+        self.plan: list[dict[str, Any]] = []
         self.problem: dict[str, Any] | None = None
         self.document: dict[str, Any] | None = None
         self.doing = "measurement"

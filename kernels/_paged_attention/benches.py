@@ -1,4 +1,4 @@
-"""Benches of paged_attention: batches as in serving a large model, with FlashInfer as a baseline."""
+"""How paged_attention is timed: batches of full caches, with FlashInfer as a baseline. bench_list.py lists them."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -130,12 +130,20 @@ def flashinfer(kind: str) -> Callable[..., Callable[[], Any]]:
 
 
 def bench(
-    name: str, why: str, lengths: Iterable[tuple[int, int]], device: str, dtype: torch.dtype, *kinds: str, **sizes: Any
+    name: str,
+    why: str,
+    lengths: Iterable[tuple[int, int]],
+    device: str,
+    dtype: torch.dtype,
+    *kinds: str,
+    beside_torch: bool = True,
+    **sizes: Any,
 ) -> Bench:
     """A bench for one device.
 
     Args:
         kinds: for `flashinfer`; each is timed.
+        beside_torch: whether torch is timed too, a sequence at a time.
         sizes: keyword arguments of `batch`.
     """
     return Bench(
@@ -144,7 +152,7 @@ def bench(
         lambda g: batch(g, lengths, dtype, **sizes),
         bytes=moved_bytes,
         operations=operations,
-        peer=torch_attention,
+        peer=torch_attention if beside_torch else None,
         reads_lengths=True,
         others={f"flashinfer {kind}": flashinfer(kind) for kind in kinds},
         sample=sample,
@@ -156,24 +164,3 @@ def bench(
 def ragged(count: int, longest: int) -> list[tuple[int, int]]:
     """Decodes whose contexts are halved again and again, down to 1, so that most are short."""
     return [(1, max(1, (longest >> number % 15) - number // 15)) for number in range(count)]
-
-
-BF16, F32 = torch.bfloat16, torch.float32
-PREFILL = ("fa2", "fa3")
-
-BENCHES = [
-    bench("bf16-decode-64x4096", "a typical batch", [(1, 4096)] * 64, "cuda", BF16, "decode"),
-    bench("bf16-decode-256x1024", "many short contexts", [(1, 1024)] * 256, "cuda", BF16, "decode"),
-    bench("bf16-decode-8x8192", "64 kv heads in the batch: fewer than SMs", [(1, 8192)] * 8, "cuda", BF16, "decode"),
-    bench("bf16-decode-1x32768", "one user: a single long context", [(1, 32768)], "cuda", BF16, "decode"),
-    bench("bf16-decode-ragged", "64 contexts of 1 to 16384", ragged(64, 16384), "cuda", BF16, "decode"),
-    bench("bf16-prefill-8x2048", "whole prompts", [(2048, 2048)] * 8, "cuda", BF16, *PREFILL),
-    bench("bf16-prefill-1x8192", "one long prompt", [(8192, 8192)], "cuda", BF16, *PREFILL),
-    bench("bf16-prefill-16x512-on-4096", "chunks of prompts", [(512, 4096)] * 16, "cuda", BF16, *PREFILL),
-    bench("f32-decode-16x1024", "a typical batch, smaller", [(1, 1024)] * 16, "cpu", F32),
-    bench("bf16-decode-16x1024", "as above, 16 bits", [(1, 1024)] * 16, "cpu", BF16),
-    bench("bf16-decode-1x8192", "one user: a single long context", [(1, 8192)], "cpu", BF16),
-    bench("bf16-decode-ragged", "16 contexts of 1 to 4096", ragged(16, 4096), "cpu", BF16),
-    bench("bf16-prefill-2x512", "whole prompts", [(512, 512)] * 2, "cpu", BF16),
-    bench("bf16-prefill-256-on-2048", "a chunk of a prompt", [(256, 2048)], "cpu", BF16),
-]

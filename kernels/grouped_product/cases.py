@@ -190,8 +190,11 @@ def _bench(name: str, shape: tuple[int, ...], dtype: torch.dtype, why: str, *dev
 BENCHES = [
     _bench("bf16-64-up", (64, 1, 8, 128, 1536, 2048), torch.bfloat16, "a decode step of Qwen3 30B A3B", "cuda"),
     _bench("bf16-64-down", (64, 8, 8, 128, 2048, 768), torch.bfloat16, "its second product: short sums", "cuda"),
+    _bench("bf16-8-down", (8, 8, 8, 128, 2048, 768), torch.bfloat16, "few sequences: half of the experts", "cuda"),
     _bench("bf16-1-up", (1, 1, 8, 128, 1536, 2048), torch.bfloat16, "one sequence: 8 of 128 experts", "cuda"),
     _bench("bf16-32-mixtral", (32, 2, 2, 8, 4096, 14336), torch.bfloat16, "Mixtral 8x7B: few, large experts", "cuda"),
+    _bench("bf16-256-up", (256, 1, 8, 128, 1536, 2048), torch.bfloat16, "many sequences: 16 rows an expert", "cuda"),
+    _bench("bf16-256-down", (256, 8, 8, 128, 2048, 768), torch.bfloat16, "their second product", "cuda"),
     _bench("bf16-2048-up", (2048, 1, 8, 128, 1536, 2048), torch.bfloat16, "a prefill of 2048 tokens", "cuda"),
     _bench("f32-8", (8, 1, 2, 8, 256, 512), torch.float32, "a decode step of a small model", "cpu"),
     _bench("bf16-64", (64, 1, 2, 8, 512, 512), torch.bfloat16, "several rows for each expert", "cpu"),

@@ -2,7 +2,7 @@
 
 import torch
 from pyxla_kernels._paged_attention.batches import integers
-from pyxla_kernels._paged_attention.benches import BENCHES  # noqa: F401 - devtool bench looks for it here
+from pyxla_kernels._paged_attention.bench_list import BENCHES  # noqa: F401 - devtool bench looks for it here
 from pyxla_kernels._paged_attention.cases import (
     ALL_OPTIONS,
     BATCHES,
@@ -24,6 +24,7 @@ from pyxla_kernels._paged_attention.cases import (
 from pyxla_kernels._paged_attention.fuzz import FUZZ_KEEPS, fuzz  # noqa: F401 - devtool fuzz looks for them here
 from pyxla_kernels._paged_attention.fuzz import fuzz_lse as paged_attention_lse_fuzz  # noqa: F401
 from pyxla_kernels._paged_attention.same_keys import SAME_KEYS
+from pyxla_kernels.paged_attention.decoder_layer import STEPS  # noqa: F401 - devtool bench looks for it here
 
 CASES = [*(batch.case() for batch in BATCHES), shared_prefix(F32), shared_prefix(BF16), *SAME_KEYS]
 

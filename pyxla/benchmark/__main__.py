@@ -53,6 +53,7 @@ def run(options: argparse.Namespace, folder: Path, channel: TextIO) -> None:
         channel.flush()
 
     from pyxla import hlo
+    from pyxla.benchmark import Step, whole_step
     from pyxla.benchmark import run as runs
     from pyxla.errors import PyxlaError
     from pyxla.packages import split_name
@@ -61,24 +62,29 @@ def run(options: argparse.Namespace, folder: Path, channel: TextIO) -> None:
     if hlo.dump_folder() is None:
         hlo.dump_to(folder)
     folders = with_implementations(options.ops)
-    plan = [(op, bench) for op in folders for bench in benches(op) if options.device in bench.devices]
+    plan = [(op, bench) for op in folders for bench in (*benches(op), *steps(op)) if options.device in bench.devices]
     if options.list:
-        send(plan=[{"op": split_name(op)[1], "case": bench.name, "why": bench.why} for op, bench in plan])
+        send(plan=[_planned(op, bench) for op, bench in plan])
         return
     known = sorted({bench.name for _, bench in plan})
     for name in options.cases:
         if name not in known:
             send(problem="case", name=name, known=known)
             return
+    layers = options.layers or list(runs.LAYERS)
     plan = [(op, bench) for op, bench in plan if not options.cases or bench.name in options.cases]
+    plan = [(op, bench) for op, bench in plan if "xla" in layers or not isinstance(bench, Step)]
     if not plan:
         send(problem="none")
         return
-    layers = options.layers or list(runs.LAYERS)
     against = bool(options.against)
-    steps = [runs.steps_of(bench, layers, options.rounds, len(folders[op]), against) for op, bench in plan]
-    listed = [{"op": split_name(op)[1], "case": bench.name, "why": bench.why} for op, bench in plan]
-    send(plan=listed, steps=2 * runs.RATES + sum(steps))
+    tells = [
+        whole_step.tells_of(options.rounds, against)
+        if isinstance(bench, Step)
+        else runs.steps_of(bench, layers, options.rounds, len(folders[op]), against)
+        for op, bench in plan
+    ]
+    send(plan=[_planned(op, bench) for op, bench in plan], steps=2 * runs.RATES + sum(tells))
     try:
         from pyxla.benchmark.cuda import cuda_device
         from pyxla.benchmark.host import HostDevice
@@ -96,6 +102,10 @@ def run(options: argparse.Namespace, folder: Path, channel: TextIO) -> None:
             def tell(what: str, where: str = f"{split_name(op)[1]} {bench.name}") -> None:
                 send(tell=f"{where}: {what}")
 
+            shared = {"rounds": options.rounds, "tell": tell, "against": _other(op, options)}
+            if isinstance(bench, Step):
+                document["cases"].append(whole_step.measure_step(find_op(op), bench, device, **shared))
+                continue
             libraries = [split_name(folder)[1] for folder in folders[op]]
             beside = [i for i in find_op(op).implementations.values() if i.library in libraries]
             record = runs.measure(
@@ -103,10 +113,8 @@ def run(options: argparse.Namespace, folder: Path, channel: TextIO) -> None:
                 bench,
                 device,
                 layers=layers,
-                rounds=options.rounds,
-                tell=tell,
                 implementations=beside,
-                against=_other(op, options),
+                **shared,
             )
             document["cases"].append(record)
         document["rates"] = runs.rates(device, lambda what: send(tell=what), rates)
@@ -116,6 +124,13 @@ def run(options: argparse.Namespace, folder: Path, channel: TextIO) -> None:
     if options.json:
         options.json.write_text(json.dumps(document, indent=1) + "\n")
     send(run=document)
+
+
+def _planned(op: str, bench: Any) -> dict[str, Any]:
+    """A bench or a step in the plan; of a step also the folders of the other ops that it calls."""
+    from pyxla.packages import split_name
+
+    return {"op": split_name(op)[1], "case": bench.name, "why": bench.why, "ops": getattr(bench, "ops", ())}
 
 
 def _other(op: str, options: argparse.Namespace) -> tuple[str, Any] | None:
@@ -163,9 +178,18 @@ def module_of(name: str, file: str | None = None) -> str:
 
 def benches(op: str) -> list[Any]:
     """BENCHES of the op's cases.py; empty if there is no such list or file."""
+    return _listed(op, "BENCHES")
+
+
+def steps(op: str) -> list[Any]:
+    """STEPS of the op's cases.py; empty if there is no such list or file."""
+    return _listed(op, "STEPS")
+
+
+def _listed(op: str, name: str) -> list[Any]:
     module = module_of(op, "cases")
     try:
-        return list(getattr(importlib.import_module(module), "BENCHES", []))
+        return list(getattr(importlib.import_module(module), name, []))
     except ModuleNotFoundError as error:
         if error.name != module:
             raise

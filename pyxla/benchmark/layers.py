@@ -124,11 +124,16 @@ def step_calls(op: CustomOp, arguments: Arguments, results: Sequence[Any], secon
     Calls that do not depend on each other have separate operands, because XLA would merge two equal calls. Then memory
     is a limit too.
     """
-    wanted = min(max(4, math.ceil(device.step_seconds / max(seconds, 1e-9))), _MOST_CALLS)
+    wanted = calls_in_a_row(seconds, device)
     if op.schema.mutated or chained_operand(op, arguments, results):
         return wanted
     tensors = [*(v for v in arguments.values() if isinstance(v, torch.Tensor)), *results]
     return max(2, min(wanted, device.step_bytes // max(1, sum(t.nbytes for t in tensors))))
+
+
+def calls_in_a_row(seconds: float, device: Any) -> int:
+    """How many calls of so many seconds take so long that their start-up does not matter."""
+    return min(max(4, math.ceil(device.step_seconds / max(seconds, 1e-9))), _MOST_CALLS)
 
 
 class Raw:

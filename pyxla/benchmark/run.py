@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from pyxla.benchmark import Arguments, Bench
+from pyxla.benchmark import Step as WholeStep
 from pyxla.benchmark.check import Expected
 from pyxla.benchmark.layers import Raw, Single, Skipped, Step, step_calls, warm_up
 from pyxla.benchmark.peers import peer_layer, peer_names
@@ -113,16 +114,7 @@ def measure(
     tell("input and reference")
     torch._dynamo.reset()
     arguments = bench.arguments()
-    record = {
-        "op": op.name,
-        "case": bench.name,
-        "why": bench.why,
-        "bytes": int(bench.bytes(arguments)),
-        "operations": int(bench.operations(arguments)),
-        "layers": [],
-        # The reference run: the same write in every run shows how fast the machine was.
-        "control": [],
-    }
+    record = new_record(op, bench, arguments)
     try:
         expected = Expected(op, bench, arguments, device.peers)
         record["checked"] = expected.extent
@@ -148,9 +140,9 @@ def measure(
     for number in range(rounds):
         tell(f"round {number + 1} of {rounds}")
         record["control"].append(device.seconds(device.write_other_data, cold=False))
-        for layer in _in_turns(timed, pairs, number):
+        for layer in in_turns(timed, pairs, number):
             layer.measure()
-    record["layers"] = [_layer_record(layer) for layer in made]
+    record["layers"] = [layer_record(layer) for layer in made]
     return record
 
 
@@ -223,7 +215,7 @@ def _other_layers(
     return {layer: [replace(other, name=f"{name} {layer}")] for layer, other in found.items()}
 
 
-def _in_turns(timed: Sequence[Single | Step], pairs: dict[str, list], number: int) -> Iterable[Single | Step]:
+def in_turns(timed: Sequence[Single | Step], pairs: dict[str, list], number: int) -> Iterable[Single | Step]:
     """The layers of a round. Those of a pair change places each time, as what comes before a layer changes its time."""
     left = list(timed)
     while left:
@@ -254,7 +246,22 @@ def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _layer_record(layer: Single | Step | Skipped | dict) -> dict[str, Any]:
+def new_record(op: CustomOp, bench: Bench | WholeStep, arguments: Arguments) -> dict[str, Any]:
+    """What the document says about a bench before it is timed."""
+    return {
+        "op": op.name,
+        "case": bench.name,
+        "why": bench.why,
+        "bytes": int(bench.bytes(arguments)),
+        "operations": int(bench.operations(arguments)),
+        "layers": [],
+        # The reference run: the same write in every run shows how fast the machine was.
+        "control": [],
+    }
+
+
+def layer_record(layer: Single | Step | Skipped | dict) -> dict[str, Any]:
+    """A layer as it is in the document."""
     if isinstance(layer, dict):
         return layer
     if isinstance(layer, Skipped):

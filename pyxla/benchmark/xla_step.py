@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -36,30 +37,34 @@ def xla_step(
         PyxlaError: the handler's own error.
     """
     try:
-        import torch_xla
+        import torch_xla  # noqa: F401
     except ImportError as error:
         return Skipped(NAME, f"torch_xla: {error}")
     sets = calls if chained is None and not op.schema.mutated else 1
-    first = _on_xla(arguments)
+    first = on_xla(arguments)
     one, results, _ = _compile(op, [first], chained, 1)
     mutated = [first[argument.name] for argument in op.schema.mutated]
     expected.compare([t.cpu() for t in (*mutated, *results)])
-    many, _, captured = _compile(op, [first, *(_on_xla(arguments) for _ in range(sets - 1))], chained, calls)
+    many, _, captured = _compile(op, [first, *(on_xla(arguments) for _ in range(sets - 1))], chained, calls)
     how = "compiled by torch.compile, backend openxla"
     if captured is not None:
         how += f", {captured} of {calls} calls in command buffers"
-
-    def seconds(step: Callable[[], Any]) -> float:
-        start = time.perf_counter()
-        step()
-        torch_xla.sync(wait=True)
-        torch_xla.core.xla_model.wait_device_ops()
-        return time.perf_counter() - start
-
     return Step(NAME, how, seconds, one, many, calls)
 
 
-def _on_xla(arguments: Arguments) -> Arguments:
+def seconds(step: Callable[[], Any]) -> float:
+    """The time from a step's start until the device has computed it, by the host's clock."""
+    import torch_xla
+
+    start = time.perf_counter()
+    step()
+    torch_xla.sync(wait=True)
+    torch_xla.core.xla_model.wait_device_ops()
+    return time.perf_counter() - start
+
+
+def on_xla(arguments: Arguments) -> Arguments:
+    """The arguments with their tensors on the XLA device."""
     import torch_xla
 
     device = torch_xla.device()
@@ -87,13 +92,34 @@ def _compile(
             kept = [*kept, results] if len(tensors) > 1 else [results]
         return tuple(tensor for results in kept for tensor in results)
 
-    compiled = torch.compile(step, backend="openxla", fullgraph=True, dynamic=False)
-    with hlo.optimized_modules() as modules, hlo.thunk_sequences() as sequences:
-        results = compiled(tensors)
-        sync()
-    found = max((len(hlo_text.custom_calls(text, op.target)) for text in modules), default=0)
+    with hlo.thunk_sequences() as sequences:
+        compiled, results, found = compile_step(step, tensors, {op.target})
     assert found == calls, f"{op.name}: expected {calls} custom calls in the compiled step, got {found}"
     captured = None
     if requested_device() == "CUDA":
         captured = max((hlo_text.captured_calls(text)[0] for text in sequences), default=0)
     return lambda: compiled(tensors), results, captured
+
+
+def compile_step(step: FunctionType, tensors: Any, targets: set[str]) -> tuple[Callable[[Any], Any], Any, int]:
+    """Compiles a step as one graph and calls it.
+
+    Args:
+        step: a function that is defined anew for each call of this one.
+        tensors: its argument, on XLA.
+        targets: of custom calls.
+
+    Returns:
+        The compiled step, the results of the call, and the number of custom calls with these targets in the graph.
+
+    Raises:
+        PyxlaError: a handler's error.
+    """
+    # dynamo keeps graphs by code object: under a shared one it could take the graph of an earlier call.
+    step.__code__ = step.__code__.replace()
+    compiled = torch.compile(step, backend="openxla", fullgraph=True, dynamic=False)
+    with hlo.optimized_modules() as modules:
+        results = compiled(tensors)
+        sync()
+    counts = [sum(call.target in targets for call in hlo_text.custom_calls(text)) for text in modules]
+    return compiled, results, max(counts, default=0)

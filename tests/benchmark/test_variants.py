@@ -2,26 +2,19 @@
 
 import torch
 
-from pyxla.benchmark import Bench, host
 from pyxla.benchmark.variants import _in_turns, _Once, time_variants
 from pyxla.library.find import find_library
 from pyxla.torch_ops.custom_op import find_op
+from tests.benchmark.small_bench import small
 
-SMALL = Bench(
-    "small",
-    "a call of some microseconds",
-    lambda g: {"a": torch.randn(64, generator=g), "b": torch.randn(64, generator=g), "alpha": 2.0},
-    bytes=lambda a: 3 * a["a"].nbytes,
-    operations=lambda a: 2 * a["a"].numel(),
-)
+SMALL = small()
 
 
-def test_every_library_is_timed_in_every_round(monkeypatch):
-    monkeypatch.setattr(host, "_last_level_cache", lambda: 1 << 20)  # smaller than the real one, so faster to fill
+def test_every_library_is_timed_in_every_round(device):
     library = find_library("simple_add", "xla_gpu")
     told = []
     op, libraries = find_op("simple_add"), {"one": library, "two": library}
-    record = time_variants(op, SMALL, SMALL.arguments(), host.HostDevice(), libraries, 3, told.append)
+    record = time_variants(op, SMALL, SMALL.arguments(), device, libraries, 3, told.append)
     assert {name: len(seconds) for name, seconds in record["seconds"].items()} == {"one": 3, "two": 3}
     assert all(time > 0 for seconds in record["seconds"].values() for time in seconds)
     assert record["refused"] == {} and record["error"]["one"] == record["error"]["two"] < 1

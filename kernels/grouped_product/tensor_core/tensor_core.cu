@@ -3,6 +3,7 @@
 
 #include "grouped_product/kernels.h"
 #include "grouped_product/tensor_core/kernel.cuh"
+#include "grouped_product/tuning.h"
 #include "pyxla/ceil_div.h"
 
 namespace grouped_product::tensor_core {
@@ -18,7 +19,8 @@ int64_t OrderBytes(const Params& p) { return static_cast<int64_t>(sizeof(Tile)) 
 bool Takes(const Params& p) {
   const bool aligned = pyxla::IsAligned(p.x, pyxla::kVectorBytes) && pyxla::IsAligned(p.weight, pyxla::kVectorBytes) &&
                        pyxla::IsAligned(p.out, pyxla::kVectorBytes);
-  const int64_t column_tiles = CeilDiv(p.n, FewRows::kTileN), slots = std::max<int64_t>(MaxTiles(p), kMaxScannedRows);
+  // The narrowest tiles have 64 columns.
+  const int64_t column_tiles = CeilDiv(p.n, 64), slots = std::max<int64_t>(MaxTiles(p), kMaxScannedRows);
   return p.dtype != pyxla::FloatType::kFloat32 && p.k % kChunk == 0 && p.num_experts <= kMaxExperts && aligned &&
          p.rows() <= INT_MAX && column_tiles <= INT_MAX / slots;
 }
@@ -67,10 +69,11 @@ static cudaError_t LaunchSorted(cudaStream_t stream, const Params& params) {
 
 template <typename T>
 static cudaError_t LaunchFor(cudaStream_t stream, const Params& p) {
-  // Up to as many rows as fill one tile of each expert, on average.
-  const int64_t scanned = std::min<int64_t>(kMaxScannedRows, SomeRows::kTileRows * std::max<int64_t>(p.num_experts, 1));
-  if (p.rows() > scanned) return LaunchSorted<T>(stream, p);
-  return p.tokens <= FewRows::kTileRows ? LaunchScanned<T, FewRows>(stream, p) : LaunchScanned<T, SomeRows>(stream, p);
+  const int64_t rows_per_expert = CeilDiv(p.rows(), std::max<int64_t>(p.num_experts, 1));
+  if (p.rows() > kMaxScannedRows || rows_per_expert > kMaxScannedRowsPerExpert) return LaunchSorted<T>(stream, p);
+  return Tuning::Choose(rows_per_expert, p.k, [&](auto tuned) {
+    return LaunchScanned<T, FewRows<decltype(tuned)>>(stream, p);
+  });
 }
 
 cudaError_t Launch(cudaStream_t stream, const Params& p) {

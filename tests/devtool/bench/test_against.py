@@ -13,6 +13,18 @@ from tests.devtool_tree import Tree
 OP = "doubled"
 RUN = ("--device", "cpu", "--layer", "raw", "--rounds", "12")
 
+# Calls an op that only devtool builds.
+STEP = """
+from pyxla.benchmark import Step
+
+
+def step(x, **others):
+    return torch.ops.xla_gpu.simple_add(torch.ops.xla_gpu.doubled(x, **others), x, 0.5)
+
+
+STEPS = [Step("step", "two ops", BENCHES[1].build, step, BENCHES[1].bytes, BENCHES[1].operations, ("simple_add",))]
+"""
+
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
@@ -21,12 +33,14 @@ def tree(tmp_path_factory):
     git(tree, "init", "--quiet")
     commit(tree, "empty")
     git(tree, "tag", "empty")
-    assert tree.run("new-op", OP).returncode == 0
+    tree.new_op(OP)
     commit(tree, "op")
     host = tree.kernels / OP / f"{OP}_host.cc"
     text = host.read_text()
     assert "factor * blend)" in text
     host.write_text(text.replace("factor * blend)", "factor * blend WRONG_TERM)", 1) + "\n")
+    cases = tree.kernels / OP / "cases.py"
+    cases.write_text(cases.read_text() + STEP)
     host.write_text("#ifdef WRONG\n#define WRONG_TERM + 1\n#else\n#define WRONG_TERM\n#endif\n" + host.read_text())
     return tree
 
@@ -56,6 +70,24 @@ def test_op_and_its_revision_take_turns(tree):
     again = tree.run("bench", OP, *RUN, "--against", "HEAD", "--fail-above", "1e-9")
     assert again.stderr.startswith("build: HEAD\nbuild: nothing to do\n")
     assert again.returncode == 1 and "expected at most 1e-09 times the time of HEAD, got" in again.stderr
+
+
+def test_step_with_the_library_of_either_revision(tree):
+    saved = tree.root / "step.json"
+    step = ("--device", "cpu", "--case", "step", "--layer", "xla", "--rounds", "6")
+    result = tree.run("bench", OP, *step, "--against", "HEAD", "--fail-above", "1e9", "--json", str(saved))
+    assert result.returncode == 0, result.stderr
+    (case,) = json.loads(saved.read_text())["cases"]
+    assert [layer["name"] for layer in case["layers"]] == ["xla step", "HEAD xla step"]
+    assert {len(layer["seconds"]) for layer in case["layers"]} == {6}
+    table = result.stdout[result.stdout.index("against HEAD") :]
+    assert f"{OP} step xla step" in " ".join(table.split())
+    assert tree.library("simple_add").exists()
+
+    wrong = tree.run("bench", OP, *step, "--against", "-DWRONG")
+    assert wrong.returncode == 1 and "got no case that both take" in wrong.stderr, wrong.stderr
+    said = " ".join(wrong.stdout.split())
+    assert "not timed: -DWRONG xla step (1 of 1 cases): step: result 0: expected float64's, got" in said
 
 
 def test_flags_reach_the_compiler(tree):

@@ -27,7 +27,7 @@ WRONG = f"{OP} f32-3x1000"
 def measured(tmp_path_factory):
     """A run of an op that is wrong at one size: its tree, stdout, stderr (a terminal), exit status and file."""
     tree = Tree(tmp_path_factory.mktemp("bench"))
-    assert tree.run("new-op", OP).returncode == 0
+    tree.new_op(OP)
     cases = tree.kernels / OP / "cases.py"
     last = '("cpu", "f32", torch.float32, (1024, 4096), "some milliseconds"),'
     assert last in cases.read_text()

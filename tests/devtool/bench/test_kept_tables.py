@@ -17,7 +17,7 @@ MEASUREMENTS = ROOT / "docs/measurements.md"
 SAMPLES = [4e-6, 1e-6, 3e-6, 9e-6, 2e-6, 5e-6, 7e-6]
 
 
-def document(name: str = "NVIDIA X1", **layer) -> dict:
+def document(device: str = "NVIDIA X1", **layer) -> dict:
     rates = {
         name: {"per_second": rate, "measured": [rate], "what": "it"}
         for name, rate in (("copy", 1e12), ("matrix", 1e14))
@@ -26,7 +26,7 @@ def document(name: str = "NVIDIA X1", **layer) -> dict:
         "schema": 1,
         "rounds": 7,
         "date": "2026-11-24T12:00:00+00:00",
-        "device": {"kind": "cuda", "name": name, "driver": "CUDA 13.0"},
+        "device": {"kind": "cuda", "name": device, "driver": "CUDA 13.0"},
         "versions": {"torch": "2.8.0"},
         "rates": rates,
         "sources": {"an_op": "digest"},
@@ -107,6 +107,15 @@ def test_table_has_time_share_baseline_and_command(kept):
     assert "`devtool bench an_op --device cuda --layer raw --layer peers --rounds 7`" in text
     write_tables(target)
     assert target.read_text() == text
+
+
+def test_step_has_its_time_in_a_row(kept):
+    """A graph of several ops has no raw call."""
+    keep(parse_run(document(name="xla step")))
+    target = kept / "page.md"
+    target.write_text(f"{BEGIN}\n{END}\n")
+    write_tables(target)
+    assert "| an_op | bf16-8 |  | 50% of copy | 4.00 us | torch 6.00 us |" in target.read_text()
 
 
 def test_a_run_with_wrong_numbers_is_not_kept(kept):
