@@ -77,5 +77,17 @@ def site(tmp_path_factory) -> Path:
     return output
 
 
+def check_on_devices(count: int, folder: str) -> None:
+    """Runs a folder's tests in a process with so many devices; all pass.
+
+    torch_xla counts its devices once per process, and SPMD cannot be turned off again.
+    """
+    environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(count)}
+    command = [sys.executable, "-P", "-m", "pytest", "-p", "pyxla.pytest_plugin", "-q", folder]
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
+    assert " passed" in result.stdout and "skipped" not in result.stdout
+
+
 # tests/spmd/test_shard.py and tests/vllm/parallel/test_tensor_parallel.py run these in a process with several devices.
 collect_ignore = [] if "CPU_NUM_DEVICES" in os.environ else ["spmd/mesh", "vllm/parallel/mesh"]

@@ -82,9 +82,28 @@ class Tree:
         path.write_text(source.replace("NAME", name))
         return path
 
+    def new_op(self, name: str, schema: str | None = None) -> Path:
+        """Has devtool write an op; returns its folder."""
+        result = self.run("new-op", name, *([schema] if schema else []))
+        assert result.returncode == 0, result.stderr
+        return self.kernels / name
+
     def library(self, op: str, folder: str = "lib") -> Path:
         """The path of an op's built library."""
         return self.root / "build" / folder / f"lib{op}.so"
+
+
+def processes_in(folder: Path) -> list[str]:
+    """The command lines of running processes that name the folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_text().replace("\0", " ")
+        except OSError:
+            continue
+        if str(folder) in command:
+            found.append(command)
+    return found
 
 
 @contextlib.contextmanager

@@ -24,6 +24,8 @@ import pytest
 from devtool.processes import locate
 
 PROJECT = Path(__file__).resolve().parents[1]
+# Nothing listens on port 9 (discard).
+NOBODY = "http://127.0.0.1:9/simple"
 
 # A build backend of ten lines, so that the small tree needs no setuptools.
 BACKEND = """
@@ -107,7 +109,7 @@ class Tree:
 
     def __init__(self, root: Path):
         self.root, self.wheels = root, root / "wheels"
-        for name in ("bin/devtool", *(f"devtool/setup_{name}.py" for name in ("env", "errors", "uv"))):
+        for name in ("bin/devtool", *(f"devtool/setup_{name}.py" for name in ("children", "env", "errors", "uv"))):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(PROJECT / name, root / name)
         (root / "devtool/__main__.py").write_text(DEVTOOL)

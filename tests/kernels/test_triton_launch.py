@@ -4,12 +4,8 @@ import ctypes
 import json
 import re
 import shlex
-import shutil
 import struct
 import subprocess
-import sys
-from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,58 +15,28 @@ from pyxla_kernels.rms_norm_triton.rms_norm_triton import triton as rms_norm_tri
 from pyxla.errors import PyxlaError
 from pyxla.library.find import Library
 from pyxla.library.op_table import read_op_table
-from pyxla.library.register import check_architecture
 from pyxla.pjrt import cuda_plugin
 from pyxla.testing import direct_call
 from tests.conftest import ROOT
-from tests.devtool_tree import Tree, needs_nvcc
+from tests.devtool_tree import needs_nvcc
+from tests.kernels.triton_code import SCRATCH, cubins, parameter_sizes
 
 pytestmark = needs_nvcc
-triton = pytest.importorskip("triton")
-# The parameters for scratch memory that Triton adds.
-SCRATCH = 1 if version("triton").startswith("3.4.") else 2
-ARCHITECTURES = ("80-real", "90a-real", "100a-real")
 TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 NO_KERNEL_IMAGE = 209
 
 
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory):
-    """A tree with rms_norm and its implementation in Triton, which is built for CUDA."""
-    tree = Tree(tmp_path_factory.mktemp("triton"))
-    for name in ("rms_norm", "rms_norm_triton"):
-        shutil.copytree(ROOT / "kernels" / name, tree.kernels / name)
-    result = tree.run("build", "rms_norm_triton", "--cuda", "on")
-    assert result.returncode == 0, result.stderr
-    return tree
-
-
-@pytest.fixture(scope="module")
-def variants():
-    sys.path.insert(0, str(ROOT / "pyxla/cmake"))
-    from triton_spec import read_variants
-
-    yield read_variants(ROOT / "kernels/rms_norm_triton/triton_kernels.py")
-    sys.path.remove(str(ROOT / "pyxla/cmake"))
-
-
-@pytest.fixture(scope="module")
-def compiled(tree):
-    """The folder with each variant's fat binary and cubins."""
-    return tree.root / "build/cmake/rms_norm_triton_triton"
-
-
-@pytest.fixture(scope="module")
-def runtime(tree):
+def runtime(triton_tree):
     """The op's objects linked with a recorder of launches instead of the CUDA runtime."""
-    build = tree.root / "build/cmake"
+    build = triton_tree.root / "build/cmake"
     commands = json.loads((build / "compile_commands.json").read_text())
     launcher = next(entry for entry in commands if entry["file"].endswith("rms_norm_triton_triton/launch.cc"))
     # The same compiler and folders.
     words = shlex.split(launcher["command"])
     flags = [word for word in words[: words.index("-o")] if not word.startswith("-Werror")]
     objects = [str(path) for path in (build / "CMakeFiles/rms_norm_triton.dir").rglob("*.o")]
-    library = tree.root / "recorded/librms_norm_triton.so"
+    library = triton_tree.root / "recorded/librms_norm_triton.so"
     library.parent.mkdir()
     # -Bsymbolic: torch's own CUDA runtime may be in the process.
     source = ROOT / "tests/probe/recording_runtime.cc"
@@ -110,24 +76,6 @@ class Recorded:
         return [bytes(rows[i])[:size] for i, size in enumerate(self.sizes)]
 
 
-def cubins(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.cubin"))
-
-
-def cuobjdump(option: str, path: Path) -> str:
-    program = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    return subprocess.run([program, option, path], check=True, capture_output=True, text=True).stdout
-
-
-def parameter_sizes(cubin: Path) -> dict[str, list[int]]:
-    """Kernel -> sizes of its parameters in bytes, in the GPU's code."""
-    found = {}
-    for section in cuobjdump("-elf", cubin).split("\n.nv.info.")[1:]:
-        rows = re.findall(r"Ordinal : 0x(\w+)\s+Offset  : 0x\w+\s+Size    : 0x(\w+)", section.split("\n\n")[0])
-        found[section.split()[0]] = [int(size, 16) for _, size in sorted((int(at, 16), size) for at, size in rows)]
-    return found
-
-
 def chosen(variants, x, weight, out):
     """The variant of a call and its integers, by triton_spec, not by the C++."""
     hidden = x.shape[-1]
@@ -136,40 +84,6 @@ def chosen(variants, x, weight, out):
     types = {"x": TYPES[x.dtype], "weight": TYPES[(x if weight is None else weight).dtype], "out": TYPES[out.dtype]}
     index = next(i for i, v in enumerate(variants) if v.takes(types, values | addresses))
     return index, values, addresses
-
-
-@pytest.mark.slow
-def test_code_for_each_architecture_lies_in_the_library(tree, compiled, variants):
-    table = read_op_table(tree.library("rms_norm_triton"))
-    assert table.cuda_architectures == ARCHITECTURES
-    assert table.compiler.endswith(f", Triton {triton.__version__}")
-    listed = cuobjdump("-lelf", tree.library("rms_norm_triton")).split()
-    for architecture in ARCHITECTURES:
-        name = f".sm_{architecture.removesuffix('-real')}.cubin"
-        assert sum(word.endswith(name) for word in listed) == len(variants)
-    assert len(cubins(compiled)) == len(variants) * len(ARCHITECTURES)
-    library = Library(tree.library("rms_norm_triton"), "checkout", table)
-    for capability in ((8, 0), (8, 9), (9, 0), (10, 0)):
-        check_architecture(library, capability)
-    with pytest.raises(PyxlaError, match="expected code for sm_103, got 80-real, 90a-real, 100a-real in "):
-        check_architecture(library, (10, 3))
-
-
-@pytest.mark.slow
-def test_kernels_take_what_the_launcher_passes_and_spill_nothing(compiled):
-    for cubin in cubins(compiled):
-        # x, weight, out, rows, hidden, eps and the scratch memory.
-        assert parameter_sizes(cubin) == {"rms_norm_rows": [8, 8, 8, 8, 4, 4, *[8] * SCRATCH]}, cubin.name
-        (used,) = re.findall(r"REG:(\d+) STACK:(\d+) .* LOCAL:(\d+)", cuobjdump("-res-usage", cubin))
-        assert int(used[0]) <= 128 and used[1:] == ("0", "0"), cubin.name
-
-
-@pytest.mark.slow
-def test_library_holds_no_path_and_needs_no_driver(tree, compiled):
-    data = tree.library("rms_norm_triton").read_bytes()
-    assert str(tree.root).encode() not in data
-    result = tree.run("verify", str(tree.library("rms_norm_triton")))
-    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.slow
@@ -271,39 +185,3 @@ def test_shared_memory_above_48_kib_is_asked_for(recorded, bytes_, allowed):
     assert recorded.memory.launch_with_shared_memory(bytes_) == 0
     assert recorded.get("shared_memory_allowed") == allowed
     assert recorded.get("shared_bytes", ctypes.c_size_t) == bytes_
-
-
-@pytest.mark.slow
-def test_handler_without_a_driver(tree, monkeypatch):
-    """The real library, with the CUDA runtime inside: an error, and the process continues."""
-    if shutil.which("nvidia-smi"):
-        pytest.skip("there is a driver")
-    monkeypatch.setattr(cuda_plugin, "gpus", lambda: ())
-    path = tree.library("rms_norm_triton")
-    library = Library(path, "checkout", read_op_table(path))
-    x = torch.ones(2, 16)
-    arguments = {"x": x, "weight": None, "eps": 0.0}
-    call = direct_call.prepare(rms_norm_triton, arguments, [torch.empty_like(x)], "CUDA", library=library)
-    for _ in range(2):
-        with pytest.raises(PyxlaError, match="rms_norm: launch: expected cudaSuccess, got cudaError"):
-            call(0)
-
-
-SWAPPED = "{params.weight, params.weight_dtype}, {params.x, params.dtype}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("swapped", [False, True])
-def test_operands_in_another_order_give_other_numbers(tree, swapped):
-    """In float32 no dtype tells x from the weight."""
-    launch = tree.kernels / "rms_norm_triton/rms_norm_triton_launch.cc"
-    right = launch.read_text()
-    if swapped:
-        launch.write_text(right.replace("{params.x, params.dtype}, {params.weight, params.weight_dtype}", SWAPPED))
-        assert SWAPPED in launch.read_text()
-    try:
-        result = tree.run("test", "rms_norm_triton", "--cuda", "on", "--", "-k", "interpreter")
-    finally:
-        launch.write_text(right)
-    assert result.returncode == swapped, result.stdout + result.stderr
-    assert ("rms_norm.triton: in Triton's interpreter: " in result.stdout) == swapped, result.stdout

@@ -15,17 +15,6 @@ from tests.conftest import ROOT, compile_library
 from tests.library.test_find import BUILT, run_script, use_package
 
 
-@pytest.fixture
-def installed(tmp_path, monkeypatch):
-    """simple_add as a wheel installs it: library and manifest, no sources. Returns the library."""
-    (tmp_path / "simple_add").mkdir()
-    for name in ("libsimple_add.so", "libsimple_add.json"):
-        shutil.copy(BUILT / name, tmp_path / "simple_add")
-    use_package(monkeypatch, tmp_path)
-    monkeypatch.setattr(find, "preloaded_libraries", lambda: ())
-    return tmp_path / "simple_add/libsimple_add.so"
-
-
 def change_manifest(library, **changes):
     manifest = library.with_suffix(".json")
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | changes))

@@ -1,15 +1,12 @@
 """pyxla.shard: its errors without a mesh; and the tests of tests/spmd/mesh, in a process with four devices."""
 
-import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 
 import pyxla
 from pyxla.errors import ArgumentError, DefinitionError
-from tests.conftest import ROOT
+from tests.conftest import check_on_devices
 
 attention = pyxla.find_op("paged_attention")
 norm = pyxla.find_op("rms_norm")
@@ -18,12 +15,7 @@ MESH = SimpleNamespace(axis_names=("data", "model"))
 
 @pytest.mark.slow
 def test_on_a_mesh_of_four_devices():
-    """torch_xla counts its devices once per process, and SPMD cannot be turned off again."""
-    environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "4"}
-    command = [sys.executable, "-P", "-m", "pytest", "-p", "pyxla.pytest_plugin", "-q", "tests/spmd/mesh"]
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
-    assert " passed" in result.stdout and "skipped" not in result.stdout
+    check_on_devices(4, "tests/spmd/mesh")
 
 
 @pytest.mark.parametrize(

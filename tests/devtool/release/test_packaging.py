@@ -175,7 +175,10 @@ def test_locks_are_hashed_and_name_no_host():
 
 @pytest.mark.parametrize(
     "sets",
-    [("cpu", "cuda13", "dev"), ("cpu-torch2.8", "cuda13-torch2.8", "vllm", "vllm-cuda13", "dev")],
+    [
+        ("cpu", "cuda13", "vllm-torch2.9", "vllm-cuda13-torch2.9", "dev"),
+        ("cpu-torch2.8", "cuda13-torch2.8", "vllm", "vllm-cuda13", "dev"),
+    ],
 )
 def test_locks_agree_where_they_overlap(sets):
     pins: dict[str, dict[str, str]] = {}
@@ -185,7 +188,7 @@ def test_locks_agree_where_they_overlap(sets):
     assert {package: found for package, found in pins.items() if len(set(found.values())) > 1} == {}
 
 
-@pytest.mark.parametrize("name", ["cuda13", "cuda13-torch2.8", "vllm-cuda13"])
+@pytest.mark.parametrize("name", ["cuda13", "cuda13-torch2.8", "vllm-cuda13", "vllm-cuda13-torch2.9"])
 def test_cuda_lock_gives_each_shared_file_one_owner(name):
     """Both wheels of a pair contain libcudnn.so.9 or libnccl.so.2, and the one installed last would win."""
     lock = (ROOT / f"requirements/{name}.txt").read_text()

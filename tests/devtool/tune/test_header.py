@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from devtool import project
-from devtool.building.build import compiler
+from devtool.building.tools import compiler
 from devtool.tune.header import flags, header_text
 from devtool.tune.record import is_current, read_table
 from devtool.tune.space import Space, read_space

@@ -4,11 +4,15 @@ A variant that sleeps is the slower one on any machine; no other time is compare
 """
 
 import json
+import os
+import signal
 import subprocess
+import sys
 
 import pytest
 
-from tests.devtool.scaffold.test_init import made, run
+from tests.devtool.scaffold.test_init import environment, made, run
+from tests.devtool_tree import processes_in
 
 pytestmark = pytest.mark.slow
 OP = "waiting"
@@ -157,10 +161,6 @@ def test_other_classes_keep_what_still_fits(repository, tuned):
 
 
 def python(root, code: str) -> subprocess.CompletedProcess:
-    import sys
-
-    from tests.devtool.scaffold.test_init import environment
-
     command = [sys.executable, "-P", "-c", code]
     return subprocess.run(command, cwd=root, env=environment(), capture_output=True, text=True, check=False)
 
@@ -175,6 +175,29 @@ def test_variant_that_does_not_build(repository, tuned):
     assert result.returncode == 1
     assert "expected every variant to build, got an error with wait-" in result.stderr and "none" in result.stderr
     assert f"def allowed(...) in kernels/{OP}/tuning.py" in result.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_builds(repository, number):
+    """SIGINT goes to the group, as from Ctrl-C; SIGTERM to devtool alone. The compilers wait for a pipe's writer."""
+    folder = repository / "kernels" / OP
+    host, pipe = folder / f"{OP}_host.cc", folder / "pipe.inc"
+    kept = host.read_text()
+    host.write_text(f'#include "{OP}/pipe.inc"\n{kept}')
+    os.mkfifo(pipe)
+    command = [sys.executable, "-P", "-m", "devtool", "tune", OP]
+    child = subprocess.Popen(
+        command, cwd=repository, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        process_group=0,
+    )  # fmt: skip
+    with pipe.open("w"):  # returns when a compiler reads
+        os.killpg(child.pid, number) if number == signal.SIGINT else child.send_signal(number)
+        stderr = child.communicate(timeout=30)[1]
+    pipe.unlink()
+    host.write_text(kept)
+    assert child.returncode == 130 and stderr.endswith("devtool: interrupted\n")
+    assert "Traceback" not in stderr
+    assert processes_in(repository) == []
 
 
 def test_no_bench_for_the_device(repository, tuned):

@@ -1,7 +1,6 @@
-"""`devtool list` and `devtool hlo`: their output for ops in every state."""
+"""`devtool hlo OP`: text, stages, JSON and picture of a case, and wrong arguments."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,80 +12,6 @@ import pytest
 from devtool.hlo.lowered import inspect_case, load_cases, select_case
 from devtool.hlo.svg import MOST_NODES, draw
 from tests.conftest import ROOT
-from tests.devtool_tree import Tree
-
-
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory):
-    tree = Tree(tmp_path_factory.mktemp("list"))
-    result = tree.run("build", "simple_add")
-    assert result.returncode == 0, result.stderr
-    return tree
-
-
-def listed(tree: Tree) -> dict[str, dict]:
-    result = tree.run("list", "--json")
-    assert result.returncode == 0, result.stderr
-    return {entry["op"]: entry for entry in map(json.loads, result.stdout.splitlines())}
-
-
-def test_built_and_not_built(tree):
-    assert tree.run("new-op", "fresh").returncode == 0
-    found = listed(tree)
-    shutil.rmtree(tree.kernels / "fresh")
-    built = found["simple_add"]
-    assert (built["state"], built["targets"], built["platforms"]) == ("built", ["xla_gpu_simple_add"], ["Host"])
-    assert built["library"] == str(tree.library("simple_add")) and built["compiler"]
-    assert built["schema"] == "xla_gpu::simple_add(Tensor a, Tensor b, float alpha=1.) -> Tensor"
-    fresh = found["fresh"]
-    assert (fresh["state"], fresh["targets"], fresh["library"]) == ("not built", [], None)
-    assert fresh["schema"] == "xla_gpu::fresh(Tensor x, float scale=1.) -> Tensor"
-
-
-def test_table_says_the_state_in_words(tree):
-    source = tree.kernels / "simple_add/simple_add.h"
-    text, times = source.read_text(), source.stat()
-    source.write_text(text + "// changed\n")
-    result = tree.run("list")
-    source.write_text(text)
-    os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))  # otherwise the next build would compile it again
-    assert result.stdout.split()[-4:] == ["simple_add", "xla_gpu_simple_add", "Host", "stale"]
-    assert result.stderr == "hint: devtool build simple_add\n"
-
-
-def test_targets_are_whole_in_a_pipe():
-    command = [sys.executable, "-P", "-m", "devtool", "list"]
-    entries = subprocess.run([*command, "--json"], cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
-    table = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
-    targets = {target for entry in map(json.loads, entries) for target in entry["targets"]}
-    assert "xla_gpu_rms_norm_triton" in targets and targets <= set(table.replace(",", "").split())
-
-
-@pytest.mark.parametrize("damage", ["cut short", "text", "another op's", "no table"])
-def test_corrupt(tree, tmp_path, damage):
-    library = tree.library("simple_add")
-    whole, manifest = library.read_bytes(), library.with_suffix(".json").read_bytes()
-    # Renamed into place, because another process may have mapped the existing file.
-    damaged = tmp_path / "damaged"
-    if damage == "no table":
-        (tmp_path / "empty.cc").touch()
-        subprocess.run(["g++", "-shared", tmp_path / "empty.cc", "-o", damaged], check=True)
-    else:
-        content = {"cut short": whole[:5000], "text": b"not a library", "another op's": whole}[damage]
-        damaged.write_bytes(content)
-    name = "other" if damage == "another op's" else "simple_add"
-    try:
-        if name == "other":
-            tree.tiny_op("other")
-        damaged.replace(tree.library(name))
-        library.with_suffix(".json").unlink()  # the manifest would report the changed bytes first
-        entry = listed(tree)[name]
-    finally:
-        library.write_bytes(whole)
-        library.with_suffix(".json").write_bytes(manifest)
-        shutil.rmtree(tree.kernels / "other", ignore_errors=True)
-    assert entry["state"] == "corrupt" and entry["targets"] == []
-    assert entry["reason"]
 
 
 def test_hlo_shows_the_custom_call(tree):
@@ -186,13 +111,6 @@ def test_hlo_of_the_folder_of_an_implementation():
 
 
 SVG = "{http://www.w3.org/2000/svg}"
-SCRIPT = """
-import sys, torch, torch_xla
-x = torch.arange(12.0).reshape(3, 4).to(torch_xla.device())
-step = torch.compile(lambda x: torch.ops.xla_gpu.simple_add(x, x).relu(), backend="openxla")
-print("printed by the script", sys.argv[1:], __name__)
-print((step(x) + torch.ops.xla_gpu.simple_add(x, x, 2.0)).sum().item())
-"""
 
 
 def test_hlo_says_what_xla_made_of_the_op(tree):
@@ -272,76 +190,6 @@ def test_picture_of_a_long_module(length):
 def test_picture_of_nothing():
     text, left_out = draw([], "after")
     assert ElementTree.fromstring(text).tag == f"{SVG}svg" and left_out == 0
-
-
-def script(tmp_path, text: str):
-    path = tmp_path / "script.py"
-    path.write_text(text)
-    return path
-
-
-def test_hlo_of_a_script(tree, tmp_path):
-    """The script's own output goes to stderr; XLA compiles nothing extra."""
-    path = script(tmp_path, SCRIPT + 'import os; os.system("echo said by a child")\n')
-    result = tree.run("hlo", str(path), "--json", "--", "--epochs", "3", PJRT_DEVICE="CPU")
-    assert result.returncode == 0, result.stderr
-    assert "printed by the script ['--epochs', '3'] __main__\n" in result.stderr
-    assert "said by a child\n" in result.stderr
-    data = json.loads(result.stdout)
-    targets = [call["target"] for module in data["modules"] for call in module["calls"]]
-    assert targets == ["xla_gpu_simple_add"] * 2
-    assert all(module["before"].startswith("HloModule ") for module in data["modules"])
-
-
-@pytest.mark.slow
-def test_hlo_of_a_script_twice_in_a_folder_of_the_user_s(tree, tmp_path):
-    """The second run's modules have the same names as the first run's."""
-    path, folder = script(tmp_path, SCRIPT), tmp_path / "modules"
-    flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
-    for _ in range(2):
-        result = tree.run("hlo", str(path), PJRT_DEVICE="CPU", XLA_FLAGS=flags)
-        assert result.returncode == 0, result.stderr
-        assert result.stdout.count("xla_gpu_simple_add") >= 2
-    assert list(folder.iterdir())
-
-
-RAISES = """def inner():
-    raise ValueError("mine")
-
-
-import torch
-
-inner()
-"""
-
-
-def test_hlo_of_a_script_that_raises(tree, tmp_path):
-    """The traceback is the same as from `python script.py`, without frames of devtool."""
-    path = script(tmp_path, RAISES)
-    result = tree.run("hlo", str(path))
-    assert result.returncode == 1 and result.stdout == ""
-    trace, _, own = result.stderr.partition("ValueError: mine\n")
-    assert trace == (
-        f'Traceback (most recent call last):\n  File "{path}", line 7, in <module>\n    inner()\n'
-        f'  File "{path}", line 2, in inner\n    raise ValueError("mine")\n'
-    )
-    assert own.startswith(f"hlo: {path}: the script raised ValueError (see above)\n\nhint: ")
-
-
-@pytest.mark.parametrize(
-    ("text", "got"),
-    [
-        ("print('no XLA')", "expected a script that computes on XLA, got one that left XLA nothing to do"),
-        ("import torch, torch_xla\nx = torch.ones(3, device=torch_xla.device()) + 1", "left XLA nothing to do"),
-        ("import sys; sys.exit(3)", "the script failed (exit status 3)"),
-        ("import sys; sys.exit('words')", "words\nhlo: "),
-        ("def f(:", "SyntaxError: invalid syntax\nhlo: "),
-    ],
-)
-def test_hlo_of_a_script_that_shows_nothing(tree, tmp_path, text, got):
-    result = tree.run("hlo", str(script(tmp_path, text)), PJRT_DEVICE="CPU")
-    assert result.returncode == 1 and got in result.stderr and "devtool/hlo/lowered.py" not in result.stderr
-    assert "\n\nhint: " in result.stderr
 
 
 @pytest.mark.parametrize(
