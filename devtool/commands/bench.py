@@ -4,20 +4,14 @@ from pathlib import Path
 
 import click
 
-from devtool.commands.build import complete_ops, cuda_option
+from devtool.commands.build import complete_ops, cuda_option, device_option
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
 @click.argument("ops", metavar="[OP]...", nargs=-1, shell_complete=complete_ops)
-@click.option(
-    "--device",
-    type=click.Choice(["auto", "cpu", "cuda"]),
-    default="auto",
-    show_default=True,
-    help="What to measure on; auto takes CUDA where there is one",
-)
+@device_option("What to measure on")
 @click.option("--case", "cases", metavar="NAME", multiple=True, help="A bench of the op's cases.py; may be repeated")
 @click.option(
     "--layer",

@@ -1,10 +1,24 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 HOST_SANITIZERS = ("address", "undefined")
+
+
+def device_option(what: str) -> Callable:
+    """--device, with what it chooses."""
+    return click.option(
+        "--device",
+        type=click.Choice(["auto", "cpu", "cuda"]),
+        default="auto",
+        show_default=True,
+        help=f"{what}; auto takes CUDA where there is one",
+    )
+
+
 cuda_option = click.option(
     "--cuda",
     type=click.Choice(["auto", "on", "off"]),

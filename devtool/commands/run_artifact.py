@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from devtool.commands.build import device_option
+
 
 @click.command("run-artifact")
 @click.argument("file", type=click.Path(path_type=Path))
@@ -13,13 +15,7 @@ import click
     "--output", "output_path", type=click.Path(path_type=Path), metavar="FILE.npz", help="Where the outputs go, by name"
 )
 @click.option("--force", is_flag=True, help="Replace an existing output file")
-@click.option(
-    "--device",
-    type=click.Choice(["auto", "cpu", "cuda"]),
-    default="auto",
-    show_default=True,
-    help="XLA device; auto takes CUDA where there is one",
-)
+@device_option("XLA device")
 @click.option("--strict", is_flag=True, help="Fail if a library was built from other sources than at export")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object")
 def run_artifact(

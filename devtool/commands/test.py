@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import click
 
-from devtool.commands.build import HOST_SANITIZERS, complete_ops, cuda_option
+from devtool.commands.build import HOST_SANITIZERS, complete_ops, cuda_option, device_option
 
 # Tools of compute-sanitizer.
 GPU_SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -19,13 +19,7 @@ class _PassesOn(click.Command):
 
 @click.command(cls=_PassesOn, options_metavar="[OPTIONS]")
 @click.argument("ops", metavar="[OP]... [-- PYTEST ARGUMENTS]", nargs=-1, shell_complete=complete_ops)
-@click.option(
-    "--device",
-    type=click.Choice(["auto", "cpu", "cuda"]),
-    default="auto",
-    show_default=True,
-    help="XLA device of the op tests; auto takes CUDA where there is one",
-)
+@device_option("XLA device of the op tests")
 @click.option("--all", "everything", is_flag=True, help="Also the tests that are marked as slow")
 @click.option(
     "-n", "--processes", type=click.IntRange(1), help="Default: 1; for all tests on a CPU one per core, up to 4"
@@ -70,13 +64,7 @@ def test(
 
 @click.command(cls=_PassesOn, options_metavar="[OPTIONS]")
 @click.argument("ops", metavar="OP... [-- PYTEST ARGUMENTS]", nargs=-1, required=True, shell_complete=complete_ops)
-@click.option(
-    "--device",
-    type=click.Choice(["auto", "cpu", "cuda"]),
-    default="auto",
-    show_default=True,
-    help="XLA device of the op tests; auto takes CUDA where there is one",
-)
+@device_option("XLA device of the op tests")
 @cuda_option
 @click.pass_context
 def watch(ctx: click.Context, ops: tuple[str, ...], device: str, cuda: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from devtool import project
-from devtool.building.build import find_nvcc
+from devtool.building.tools import find_nvcc
 from devtool.errors import DevtoolError
 from devtool.processes import how_it_ended, run_lines
 

@@ -12,10 +12,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from devtool import project
 from devtool.errors import DevtoolError, error_from
 from devtool.files import write_atomic
-from devtool.records.store import folder, write_record
+from devtool.records.store import folder, read_records, write_record
 
 SCHEMA = 1
 
@@ -124,13 +123,8 @@ def keep_profile(profile: Profile) -> None:
 
 def read_kept() -> tuple[list[Profile], list[str]]:
     """The kept profiles of all ops, the newest first, and what is wrong with the other files."""
-    found, problems = [], []
-    for path in sorted((folder() / "profile").glob("*.json")):
-        try:
-            found.append(read_profile(path.relative_to(project.root()).as_posix(), path))
-        except DevtoolError as error:
-            problems.append(error.message.partition("\n")[0].replace(f"{project.root()}/", ""))
-    return sorted(found, key=lambda profile: profile.document["date"], reverse=True), problems
+    found, problems = read_records("profile", read_profile)
+    return found[::-1], problems
 
 
 def main_stall(stalls: Mapping[str, float]) -> str:

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from devtool import project
-from devtool.building.build import find_nvcc, in_wheel
+from devtool.building.tools import find_nvcc, in_wheel
 from devtool.errors import DevtoolError
 from devtool.processes import locate, run_lines
 from devtool.pyxla_files import load_file

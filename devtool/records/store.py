@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -24,6 +24,8 @@ from devtool.records.run_file import Run, read_run
 
 # The schema of a test run's file. If it changes, the code that reads the file must change too.
 SCHEMA = 1
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -133,13 +135,18 @@ def read_tests(op: str) -> tuple[list[Tests], list[str]]:
 
 def read_benches() -> tuple[list[Run], list[str]]:
     """All saved runs, the oldest first, and what is wrong with files that are not runs."""
+    return read_records("bench", read_run)
+
+
+def read_records(name: str, read: Callable[[str, Path], T]) -> tuple[list[T], list[str]]:
+    """What `read` makes of a folder's files, the oldest first, and what is wrong with the other files."""
     found, problems = [], []
-    for path in sorted((folder() / "bench").glob("*.json")):
+    for path in sorted((folder() / name).glob("*.json")):
         try:
-            found.append(read_run(path.relative_to(project.root()).as_posix(), path))
+            found.append(read(path.relative_to(project.root()).as_posix(), path))
         except DevtoolError as error:
             problems.append(error.message.partition("\n")[0].replace(f"{project.root()}/", ""))
-    return sorted(found, key=lambda run: run.document["date"]), problems
+    return sorted(found, key=lambda record: record.document["date"]), problems
 
 
 def _tests(document: dict[str, Any], op: str) -> Tests:

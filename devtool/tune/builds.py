@@ -10,6 +10,8 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import click
@@ -46,9 +48,10 @@ def build_variants(op: str, device: str, wanted: Mapping[str, str]) -> dict[str,
     options = {name: _options(op, device, name, text, max(1, cores // workers)) for name, text in wanted.items()}
     libraries = {}
     # Processes, not threads: Ctrl-C then ends each build as it ends that of `devtool build`.
-    with multiprocessing.get_context("fork").Pool(workers, _begin) as pool:
-        tasks = [(op, name, chosen) for name, chosen in options.items()]
-        for name, library, said, problem in pool.imap_unordered(_build, tasks):
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _begin)
+    try:
+        for build in as_completed([pool.submit(_build, op, name, chosen) for name, chosen in options.items()]):
+            name, library, said, problem = build.result()
             if problem:
                 click.echo(said, err=True, nl=False)
                 message = (
@@ -57,9 +60,17 @@ def build_variants(op: str, device: str, wanted: Mapping[str, str]) -> dict[str,
                 hint = f"correct the kernel, or leave the variant out: def allowed(...) in kernels/{op}/tuning.py"
                 raise DevtoolError(message, hint)
             libraries[name] = library
-        # Otherwise the end of the block ends the workers by a signal.
-        pool.close()
-        pool.join()
+    except BrokenProcessPool:
+        message = f"tune: {op}: expected every variant to build, got a build that was killed"
+        hint = f"if the memory ran out, build fewer at a time: taskset -c 0 devtool tune {op}"
+        raise DevtoolError(message, hint) from None
+    except KeyboardInterrupt:
+        for process in multiprocessing.active_children():
+            process.terminate()  # a signal to devtool alone has not reached it
+        raise
+    finally:
+        # After an error, the builds that run go on to their end: the next `devtool tune` finds them.
+        pool.shutdown(cancel_futures=True)
     click.echo(f"tune: built in {time.monotonic() - started:.1f} s", err=True)
     return {name: libraries[name] for name in wanted}
 
@@ -73,14 +84,21 @@ def _options(op: str, device: str, name: str, flags: str, jobs: int) -> Options:
 def _begin() -> None:
     end_with_devtool()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: sys.exit(INTERRUPTED))
+        signal.signal(number, _end)
 
 
-def _build(task: tuple[str, str, Options]) -> tuple[str, Path | None, str, str]:
-    op, name, options = task
+def _end(*_: object) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # a second one would cut the build's clean-up short
+    sys.exit(INTERRUPTED)
+
+
+def _build(op: str, name: str, options: Options) -> tuple[str, Path | None, str, str]:
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
         try:
             return name, build_ops([op], options)[0], "", ""
         except DevtoolError as error:
             return name, None, said.getvalue(), error.message.partition("\n")[0]
+        except SystemExit:
+            os._exit(INTERRUPTED)  # otherwise this process would take the next variant

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyxla.hlo.graph import Graph, Node, Source, arrays, bytes_of, dims_and_order
+from pyxla.hlo.graph import NOTHING, Graph, Node, Source, arrays, bytes_of, dims_and_order
 from pyxla.hlo.text import input_output_aliases
 
 __all__ = ["Copy", "find_copies"]
 
 _SLICES = {"slice", "dynamic-slice"}
 _MOVES = {"copy", "copy-start", "transpose", "reverse", "broadcast", "reshape", *_SLICES}
-_NOTHING = {"parameter", "constant", "bitcast", "tuple", "get-tuple-element"}
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class _Reader:
     def moves(self, node: Node) -> tuple[str, ...]:
         """The opcodes of an instruction that only moves data; empty for any other."""
         opcodes = [n.opcode for n in self.graph.body(node)] if node.opcode == "fusion" else [node.opcode]
-        kept = [opcode for opcode in opcodes if opcode not in _NOTHING]
+        kept = [opcode for opcode in opcodes if opcode not in NOTHING]
         return tuple(dict.fromkeys(kept)) if set(kept) <= _MOVES else ()
 
     def describe(self, node: Node, call: Node | None, place: str, reason: str) -> Copy:

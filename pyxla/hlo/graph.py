@@ -9,7 +9,7 @@ from functools import cached_property
 
 from pyxla.hlo.text import Instruction, fields_of, instruction_of, split
 
-__all__ = ["CALLS", "Graph", "Node", "Source", "Use"]
+__all__ = ["CALLS", "NOTHING", "Graph", "Node", "Source", "Use"]
 
 _HEADER = re.compile(r"(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) .*\{$|(?P<bare_entry>ENTRY )?%?(?P<bare>[\w.\-]+) \{$")
 _COMMENT = re.compile(r"/\*.*?\*/")
@@ -20,6 +20,8 @@ _HANDS_ON = {"bitcast", "optimization-barrier", "copy-done", "custom-call-done",
 _CALLING = ("calls", "to_apply", "body", "condition", "branch_computations")
 _RUNS = {"call", "while", "conditional", "async-start"}
 CALLS = ("custom-call", "custom-call-start")
+# These compute and move nothing.
+NOTHING = {"parameter", "constant", "bitcast", "tuple", "get-tuple-element"}
 # XLA:CUDA fuses a custom call with slices that are dense in memory: the call gets their addresses, nothing is moved.
 # Each of these passes on the operand of this number.
 _ADDRESSES = {"slice": 0, "dynamic-slice": 0, "dynamic-update-slice": 1}

@@ -12,11 +12,9 @@ from pyxla.hlo import attributes as hlo_attributes
 from pyxla.hlo import text as hlo_text
 from pyxla.hlo.buffer_assignment import MemoryPlan, read_memory_plan
 from pyxla.hlo.copies import Copy, find_copies
-from pyxla.hlo.graph import CALLS, Graph, Node, Source, arrays
+from pyxla.hlo.graph import CALLS, NOTHING, Graph, Node, Source, arrays
 
 __all__ = ["Call", "Module", "Neighbour", "Operand", "Result", "read_module"]
-
-_INSIDE = {"parameter", "constant", "bitcast", "tuple", "get-tuple-element"}
 
 
 @dataclass(frozen=True)
@@ -192,5 +190,5 @@ def _shape(source: Source | None) -> str:
 
 
 def _neighbour(node: Node, graph: Graph) -> Neighbour:
-    fused = dict.fromkeys(inner.opcode for inner in graph.body(node) if inner.opcode not in _INSIDE)
+    fused = dict.fromkeys(inner.opcode for inner in graph.body(node) if inner.opcode not in NOTHING)
     return Neighbour(node.name, node.opcode, tuple(fused), graph.parameters.get(node.name))
