@@ -71,9 +71,8 @@ template <typename T>
 static cudaError_t LaunchFor(cudaStream_t stream, const Params& p) {
   const int64_t rows_per_expert = CeilDiv(p.rows(), std::max<int64_t>(p.num_experts, 1));
   if (p.rows() > kMaxScannedRows || rows_per_expert > kMaxScannedRowsPerExpert) return LaunchSorted<T>(stream, p);
-  return Tuning::Choose(rows_per_expert, p.k, [&](auto tuned) {
-    return LaunchScanned<T, FewRows<decltype(tuned)>>(stream, p);
-  });
+  return Tuning::Choose(rows_per_expert, p.k,
+                        [&](auto tuned) { return LaunchScanned<T, FewRows<decltype(tuned)>>(stream, p); });
 }
 
 cudaError_t Launch(cudaStream_t stream, const Params& p) {
