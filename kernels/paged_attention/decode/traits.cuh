@@ -26,7 +26,7 @@ struct Shape {
   // Columns of the MMAs: query rows of a work tile in tiles of eight.
   static constexpr int kTiles = kTiles_, kRows = kTiles * 8;
   static constexpr int kWarps = kDim == 256 ? 3 : 6, kThreads = kWarps * kWarpSize;
-  static constexpr int kCtasPerSm = kTiles == 1 ? 2 : 1;
+  static constexpr int kCtasPerSm = 2;
 
   // Fewer entries where the m and l of more rows need the space.
   using Scheduler = TileScheduler<kThreads, kTiles == 1 ? 8 : 4>;

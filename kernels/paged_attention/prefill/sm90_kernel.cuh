@@ -2,8 +2,9 @@
 // warpgroups takes work tiles of 128 query rows of one kv head, and goes through the KV tiles from the last to the
 // first. One warpgroup loads (the producer). The two others (the consumers) compute 64 rows each and take turns, so
 // that the tensor cores have one's MMAs during the other one's softmax; each also overlaps its softmax with its own P V
-// MMAs. sm90_pipeline.cuh draws the barriers. After Shah et al., "FlashAttention-3: Fast and Accurate Attention with
-// Asynchrony and Low-precision", 2024, arXiv:2407.08608.
+// MMAs. For head_dim 64 there are three consumers, 192 rows, and each waits for its own MMAs. sm90_pipeline.cuh draws
+// the barriers. After Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision",
+// 2024, arXiv:2407.08608.
 #pragma once
 
 #include "paged_attention/prefill/sm90_mainloop_load.cuh"
@@ -16,13 +17,14 @@ namespace sm90 {
 
 // Other GPUs' code for it is empty: it uses no shared memory, by which the host knows.
 template <typename T, int kHeadDim>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 1)
     PrefillKernel(const __grid_constant__ CUtensorMap map, const __grid_constant__ Params p,
                   const __grid_constant__ Plan plan, int run_keys) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using S = Shape<kHeadDim>;
   extern __shared__ uint8_t dynamic[];
-  __shared__ SharedStorage shared;
+  constexpr int kThreads = S::kThreads, kConsumerThreads = S::kConsumerThreads;
+  __shared__ SharedStorage<kHeadDim> shared;
   const uint32_t base = (shared_address(dynamic) + 1023) / 1024 * 1024;
   const uint32_t keys = base + S::kQueryStages * S::kQueryBytes, values = keys + kStages * S::kTileBytes;
 
@@ -44,10 +46,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int count = shared.tiles.Count(p, plan);
 
   if (threadIdx.x < kConsumerThreads) {
-    warpgroup_reg_alloc<232>();
+    warpgroup_reg_alloc<S::kConsumerRegisters>();
     RunConsumer<T, kHeadDim>(p, plan, shared, base, keys, values);
   } else {
-    warpgroup_reg_dealloc<40>();
+    warpgroup_reg_dealloc<S::kProducerRegisters>();
     if (threadIdx.x < kConsumerThreads + kWarpSize) {
       RunScheduler<T, kHeadDim>(p, plan, shared, base, count);
     } else if (threadIdx.x < kThreads - kFixupThreads) {
@@ -85,7 +87,7 @@ cudaError_t Launch(cudaStream_t stream, const Params& p, bool* launched) {
   if (error != cudaSuccess || !*launched) return error;
 
   int run_keys = 8;
-  while (run_keys < S::kKeys && p.block_size % (2 * run_keys) == 0) run_keys *= 2;
+  while (S::kKeys % (2 * run_keys) == 0 && p.block_size % (2 * run_keys) == 0) run_keys *= 2;
   CUtensorMap map;
   error = MakeMap<T, kHeadDim>(p, run_keys, &map);
   if (error != cudaSuccess) return error;
@@ -95,13 +97,13 @@ cudaError_t Launch(cudaStream_t stream, const Params& p, bool* launched) {
   if (error == cudaSuccess)
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
   if (error != cudaSuccess) return error;
-  const int64_t most = MaxTiles(p, kRows) * p.kv_heads;
+  const int64_t most = MaxTiles(p, S::kRows) * p.kv_heads;
   if (most == 0) return cudaSuccess;
   // The counter of work tiles taken, beyond one for each CTA.
   error = cudaMemsetAsync(p.workspace, 0, sizeof(unsigned), stream);
   if (error != cudaSuccess) return error;
-  kernel<<<static_cast<unsigned>(most < sms ? most : sms), kThreads, S::kSharedBytes, stream>>>(
-      map, p, Plan(p, kThreads), run_keys);
+  kernel<<<static_cast<unsigned>(most < sms ? most : sms), S::kThreads, S::kSharedBytes, stream>>>(
+      map, p, Plan(p, S::kThreads), run_keys);
   return cudaGetLastError();
 }
 

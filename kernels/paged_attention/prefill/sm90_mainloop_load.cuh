@@ -41,8 +41,8 @@ __device__ inline void LoadRuns(const CUtensorMap& map, uint32_t full, uint32_t 
 // The scheduler warp: takes work tiles and loads their Q. It is about a work tile ahead of the others, and no further,
 // because no other CTA can compute a work tile that this one has taken.
 template <typename T, int kHeadDim>
-__device__ inline void RunScheduler(const Params& p, const Plan& plan, SharedStorage& shared, uint32_t queries,
-                                    int count) {
+__device__ inline void RunScheduler(const Params& p, const Plan& plan, SharedStorage<kHeadDim>& shared,
+                                    uint32_t queries, int count) {
   using S = Shape<kHeadDim>;
   constexpr int kChunks = kHeadDim / kChunk;
   PipelineState<> work_ring;
@@ -70,7 +70,7 @@ __device__ inline void RunScheduler(const Params& p, const Plan& plan, SharedSto
     // Each lane finds one row in 32, and the others get it by a shuffle.
     mbarrier_wait(At(shared.q_empty, query_ring), query_ring.Phase() ^ 1);
     const SwizzledTile<kHeadDim> query{queries + query_ring.Stage() * S::kQueryBytes};
-    for (int first = 0; first < kRows; first += kWarpSize) {
+    for (int first = 0; first < S::kRows; first += kWarpSize) {
       const int64_t row_index = FindRow(plan, work.tile, work.kv_head, first + lane).index;
       const auto mine = reinterpret_cast<uint64_t>(static_cast<const T*>(p.query) + row_index * kHeadDim);
 #pragma unroll 4
@@ -94,8 +94,8 @@ __device__ inline void RunScheduler(const Params& p, const Plan& plan, SharedSto
 
 // The load warp: copies K and V in the order in which the consumers need them.
 template <typename T, int kHeadDim>
-__device__ inline void RunProducer(const Params& p, const CUtensorMap& map, SharedStorage& shared, uint32_t keys,
-                                   uint32_t values, int run_keys) {
+__device__ inline void RunProducer(const Params& p, const CUtensorMap& map, SharedStorage<kHeadDim>& shared,
+                                   uint32_t keys, uint32_t values, int run_keys) {
   using S = Shape<kHeadDim>;
   PipelineState<> key_ring, value_ring, work_ring;
   const int value_row = static_cast<int>(p.blocks * p.block_size / 8);
@@ -129,10 +129,10 @@ __device__ inline void RunProducer(const Params& p, const CUtensorMap& map, Shar
 
 // The fix-up warps: zero the values that not all rows of the tile may multiply, because 0 * NaN is NaN.
 template <typename T, int kHeadDim>
-__device__ inline void RunFixup(const Params& p, SharedStorage& shared, uint32_t values) {
+__device__ inline void RunFixup(const Params& p, SharedStorage<kHeadDim>& shared, uint32_t values) {
   using S = Shape<kHeadDim>;
   constexpr int kChunks = kHeadDim / kChunk;
-  const int thread = threadIdx.x - (kThreads - kFixupThreads);
+  const int thread = threadIdx.x - (S::kThreads - kFixupThreads);
   PipelineState<> work_ring, value_ring;
   for (;;) {
     const WorkTile work = NextWorkTile(shared, work_ring);

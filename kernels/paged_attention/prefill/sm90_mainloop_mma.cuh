@@ -58,7 +58,7 @@ __device__ inline void RescaleO(Accumulator<kColumns>& o, const float (&rescale)
 
 // A consumer warpgroup: computes 64 rows of each work tile.
 template <typename T, int kHeadDim>
-__device__ inline void RunConsumer(const Params& p, const Plan& plan, SharedStorage& shared, uint32_t queries,
+__device__ inline void RunConsumer(const Params& p, const Plan& plan, SharedStorage<kHeadDim>& shared, uint32_t queries,
                                    uint32_t keys, uint32_t values) {
   using S = Shape<kHeadDim>;
   constexpr int kColumns = kHeadDim / 8, kKeyColumns = S::kKeys / 8;
@@ -69,10 +69,10 @@ __device__ inline void RunConsumer(const Params& p, const Plan& plan, SharedStor
   PipelineState<S::kQueryStages> query_ring;
   uint32_t fixed_phases = 0;  // a bit for each stage
 
-  // Turns: named barrier 1 + w lets warpgroup w issue its MMAs.
-  const auto wait_for_turn = [&] { bar_sync(1 + warpgroup, kConsumerThreads); };
-  const auto give_turn = [&] { bar_arrive(2 - warpgroup, kConsumerThreads); };
-  if (warpgroup == 1) give_turn();
+  // Turns of two consumers: named barrier 1 + w lets warpgroup w issue its MMAs.
+  const auto wait_for_turn = [&] { bar_sync(1 + warpgroup, S::kConsumerThreads); };
+  const auto give_turn = [&] { bar_arrive(2 - warpgroup, S::kConsumerThreads); };
+  if (S::kOverlaps && warpgroup == 1) give_turn();
 
   for (;;) {
     const WorkTile work = NextWorkTile(shared, work_ring);
@@ -130,37 +130,58 @@ __device__ inline void RunConsumer(const Params& p, const Plan& plan, SharedStor
       softmax.Online(s, score_mod.factor, rescale);
     };
 
-    // Prologue: Q K^T of the last KV tile.
-    mbarrier_wait(At(shared.q_full, query_ring), query_ring.Phase());
-    mbarrier_wait(At(shared.k_full, key_ring), key_ring.Phase());
-    issue_qk();
-    warpgroup_wait<0>();
-    warpgroup_fence_operand(s);
-    mbarrier_arrive(At(shared.k_empty, key_ring));
-    ++key_ring.count;
-    softmax_step(last);
-    PackP<T>(s, frag_p);
-
-    // Q K^T of KV tile t and P V of tile t + 1 run together.
-    for (int t = last - 1; t >= first; --t) {
-      mbarrier_wait(At(shared.k_full, key_ring), key_ring.Phase());
-      wait_for_turn();
-      issue_qk();
-      wait_for_v(t + 1);
-      issue_pv();
-      give_turn();
-      warpgroup_wait<1>();
+    const auto finish_qk = [&] {
       warpgroup_fence_operand(s);
       mbarrier_arrive(At(shared.k_empty, key_ring));
       ++key_ring.count;
-      softmax_step(t);
-      // l is never negative, so this is never taken. But the branch needs P: without it ptxas forms P after the wait.
-      if (softmax.l[0] < 0 || softmax.l[1] < 0) __trap();
+    };
+    const auto finish_pv = [&](int t) {
       warpgroup_wait<0>();
       warpgroup_fence_operand(o);
-      release_v(t + 1);
-      RescaleO(o, rescale);
+      release_v(t);
+    };
+
+    mbarrier_wait(At(shared.q_full, query_ring), query_ring.Phase());
+    if constexpr (S::kOverlaps) {
+      // Prologue: Q K^T of the last KV tile.
+      mbarrier_wait(At(shared.k_full, key_ring), key_ring.Phase());
+      issue_qk();
+      warpgroup_wait<0>();
+      finish_qk();
+      softmax_step(last);
       PackP<T>(s, frag_p);
+
+      // Q K^T of KV tile t and P V of tile t + 1 run together.
+      for (int t = last - 1; t >= first; --t) {
+        mbarrier_wait(At(shared.k_full, key_ring), key_ring.Phase());
+        wait_for_turn();
+        issue_qk();
+        wait_for_v(t + 1);
+        issue_pv();
+        give_turn();
+        warpgroup_wait<1>();
+        finish_qk();
+        softmax_step(t);
+        // l is never negative, so this is never taken. But the branch needs P: without it ptxas forms P after the wait.
+        if (softmax.l[0] < 0 || softmax.l[1] < 0) __trap();
+        finish_pv(t + 1);
+        RescaleO(o, rescale);
+        PackP<T>(s, frag_p);
+      }
+    } else {
+      for (int t = last;; --t) {
+        mbarrier_wait(At(shared.k_full, key_ring), key_ring.Phase());
+        issue_qk();
+        warpgroup_wait<0>();
+        finish_qk();
+        softmax_step(t);
+        RescaleO(o, rescale);
+        PackP<T>(s, frag_p);
+        if (t == first) break;
+        wait_for_v(t);
+        issue_pv();
+        finish_pv(t);
+      }
     }
     mbarrier_arrive(At(shared.q_empty, query_ring));
     ++query_ring.count;
@@ -168,9 +189,7 @@ __device__ inline void RunConsumer(const Params& p, const Plan& plan, SharedStor
     // Tail: P V of the first KV tile.
     wait_for_v(first);
     issue_pv();
-    warpgroup_wait<0>();
-    warpgroup_fence_operand(o);
-    release_v(first);
+    finish_pv(first);
     const Row rows[2] = {find_row(0), find_row(1)};
     StoreRows<T>(p, o, rows, softmax, score_mod.factor);
   }

@@ -1,5 +1,5 @@
 // The prefill kernel for sm_90a: who shares what, and which barriers say so. One CTA per SM, persistent, three
-// warpgroups, two stages of each buffer (one of Q for head_dim 256):
+// warpgroups (four for head_dim 64), two stages of each buffer (one of Q for head_dim 256):
 //
 //   warpgroup 0, 1  consumers    64 rows each: S = Q K^T (wgmma_ss), softmax, O += P V (wgmma_rs), store O
 //   warpgroup 2     producer
@@ -32,13 +32,20 @@ namespace paged_attention {
 namespace prefill {
 namespace sm90 {
 
-constexpr int kRows = 128, kConsumerThreads = 2 * kWarpgroupSize, kThreads = kConsumerThreads + kWarpgroupSize;
 constexpr int kStages = 2;
 // Of the producer warpgroup: all but the scheduler warp and the load warp.
 constexpr int kFixupThreads = kWarpgroupSize - 2 * kWarpSize;
 
 template <int kHeadDim>
 struct Shape {
+  // Head size 64 has half the products and as many exponentials. Three consumers, each of which waits for its own
+  // products, hide them for one another; two that overlap them with their own products do not.
+  static constexpr bool kOverlaps = kHeadDim != 64;
+  static constexpr int kConsumers = kOverlaps ? 2 : 3, kRows = 64 * kConsumers;
+  static constexpr int kConsumerThreads = kConsumers * kWarpgroupSize, kThreads = kConsumerThreads + kWarpgroupSize;
+  // Registers of a thread: the SM has 512 for each lane of the warps.
+  static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 160;
+  static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32;
   static constexpr int kKeys = kHeadDim <= 128 ? 128 : 64;
   static constexpr int kQueryBytes = kRows * kHeadDim * 2, kTileBytes = kKeys * kHeadDim * 2;
   static constexpr int kQueryStages = kHeadDim <= 192 ? 2 : 1;
@@ -62,6 +69,7 @@ struct WorkTile {
 // - Q is loaded when the last Q of its stage has been multiplied with all its keys;
 // - K and V are loaded in the order in which they are multiplied, when the last ones of their stage have been;
 // - V that needs it is fixed when it is loaded, and multiplied when it is fixed.
+template <int kHeadDim>
 struct SharedStorage {
   uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
   uint64_t v_fixed[kStages];  // V that not all rows see can be multiplied by P = 0
@@ -69,7 +77,7 @@ struct SharedStorage {
   uint64_t loads_begun;  // of the last work tile that was passed on
   WorkTile work[kStages];
   uint8_t has_nonfinite[kStages][128];  // keys whose values were not finite
-  TileScheduler<kRows, kThreads> tiles;
+  TileScheduler<Shape<kHeadDim>::kRows, Shape<kHeadDim>::kThreads> tiles;
 };
 
 // Counts uses of a ring of stages.
@@ -86,7 +94,8 @@ __device__ inline uint32_t At(const uint64_t (&barriers)[kStages], const Pipelin
 }
 
 // The next work tile, for all warps but the scheduler.
-__device__ inline WorkTile NextWorkTile(const SharedStorage& shared, PipelineState<>& ring) {
+template <int kHeadDim>
+__device__ inline WorkTile NextWorkTile(const SharedStorage<kHeadDim>& shared, PipelineState<>& ring) {
   mbarrier_wait(At(shared.work_full, ring), ring.Phase());
   const WorkTile work = shared.work[ring.Stage()];
   mbarrier_arrive(At(shared.work_empty, ring));
