@@ -2,6 +2,7 @@
 
 Without the first patch a compiled function treats a weight that was traced before as a constant, and a second module
 computes with the first module's weights. Without the second patch each updated argument costs a graph and a copy.
+Without the third patch a call that updates an argument returns only when its graph has run.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ from functools import cache
 import torch
 
 from pyxla.torch_xla_patches import release
+from pyxla.torch_xla_patches.compiled_graphs import before_each_run
 
 # torch drops the registrations of a library when the library is garbage-collected.
 _LIBRARY = torch.library.Library("aten", "IMPL")
 # The functions of torch_xla and of AOTAutograd that give a graph's updated arguments their new values.
 _WRITE_BACK = ("optimized_mod", "runtime_wrapper")
+# The values that the last graphs updated. To release a donated buffer is to wait for the graph that took it.
+_OLD_VALUES: list[torch.Tensor] = []
 
 
 @cache
 def apply_mesh_patches() -> None:
-    """Applies both patches, for the process.
+    """Applies the patches, for the process.
 
     Raises:
         PyxlaError: another version of torch or torch_xla. Without the patches numbers would be wrong.
@@ -30,6 +34,7 @@ def apply_mesh_patches() -> None:
     release("mesh")
     _keep_tensor_ids()
     _copy_values_alone()
+    _release_old_values_late()
 
 
 def _keep_tensor_ids() -> None:
@@ -71,6 +76,7 @@ def _copy_values_alone() -> None:
                 _XLAC._xla_clear_sharding(target)
                 if sys._getframe(1).f_code.co_name not in _WRITE_BACK:
                     return source.clone()
+                _OLD_VALUES.append(target)
                 # Nobody else has the source. A clone would be computed at the next sync, by a copy of the tensor.
                 taken = torch.empty_like(target)
                 _XLAC._replace_xla_tensor(taken, source)
@@ -81,3 +87,14 @@ def _copy_values_alone() -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
         _LIBRARY.impl("copy", copy, "XLA")
+
+
+def _release_old_values_late() -> None:
+    """Keeps the values that a compiled function updated until the next graph is launched.
+
+    A donated argument gets its new value when the call returns. To release the old buffer then may take until the graph
+    has run on each device, and the host could not prepare the next step meanwhile. So they are released when the next
+    graph comes: no more than one graph's are kept. A donated buffer's memory is that of the new value; an argument
+    that is updated and not donated takes its old value's memory too until then.
+    """
+    before_each_run(lambda _: _OLD_VALUES.clear())

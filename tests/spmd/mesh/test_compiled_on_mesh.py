@@ -1,5 +1,7 @@
 """What pyxla.shard corrects in torch_xla's compiled functions: the order of inputs, and in-place updates."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ import torch_xla.distributed.spmd as xs
 import pyxla
 from pyxla.hlo.dump import executions
 from pyxla.testing.tolerance import compare
+from pyxla.torch_xla_patches import mesh, traced_graph
 from pyxla.torch_xla_patches.mesh import apply_mesh_patches
 
 MESH = xs.Mesh(np.arange(4), (4,), ("data",))
@@ -123,3 +126,52 @@ def test_other_values_are_copied_by_torch_xla(source, why):
     target.copy_(source())
     torch_xla.sync()
     assert target.dtype == torch.float32 and target.cpu().eq(torch.full((8, 16), 3.0)).all()
+
+
+# Products of a step that takes long enough to tell its time from the host's.
+PRODUCTS = 120
+
+
+def long_step(cache, weight):
+    """Updates the cache in place with what takes long."""
+    traced_graph.donate(cache)
+    x = cache
+    for _ in range(PRODUCTS):
+        x = (x @ weight).tanh()
+    cache.add_(x + 1)
+    return [x.sum()]
+
+
+@torch.no_grad()
+def test_a_call_returns_before_its_graph_has_run():
+    """Otherwise some calls, not all, waited for the whole run to release the donated cache."""
+    cache, weight = split(torch.zeros(64, 1024)), split(torch.eye(1024), (None, None))
+    step = traced_graph.trace_graph(long_step, (cache, weight))
+    parts, value = [], torch.zeros((), dtype=torch.float64)
+    for _ in range(8):
+        began = time.perf_counter()
+        step(cache, weight)
+        returned = time.perf_counter() - began
+        xm.wait_device_ops()
+        parts.append(returned / (time.perf_counter() - began))
+        repeated = value
+        for _ in range(PRODUCTS):
+            repeated = repeated.tanh()
+        value = value + repeated + 1
+        # The old cache, one step's and no more, until the next graph.
+        assert len(mesh._OLD_VALUES) == 1
+    # The first run is not of a warm graph.
+    assert max(parts[1:]) < 0.5, parts
+    torch_xla.sync()
+    compare("cache", cache.cpu(), value.expand(64, 1024), roundings=PRODUCTS * 16)
+
+
+@torch.no_grad()
+def test_old_values_are_released_with_the_next_graph():
+    """Also by a graph that updates nothing."""
+    cache, weight = split(torch.zeros(8, 16)), split(torch.eye(16), (None, None))
+    step = traced_graph.trace_graph(lambda cache: [cache.add_(1).sum()], (cache,))
+    step(cache)
+    assert len(mesh._OLD_VALUES) == 1
+    traced_graph.trace_graph(lambda weight: [weight.sum()], (weight,))(weight)
+    assert not mesh._OLD_VALUES
