@@ -18,6 +18,7 @@ from pyxla.library.register import register_preloaded
 from pyxla.packages import kernel_packages
 from pyxla.pjrt import c_api, cuda_plugin, proxy
 from pyxla.pjrt.client_options import client_options
+from pyxla.pjrt.local_processes import this_process
 from pyxla.pjrt.platform import requested_device
 from pyxla.torch_xla_patches import release
 
@@ -57,8 +58,20 @@ class Plugin(DevicePlugin):
         return client_options()
 
     def physical_chip_count(self) -> int:
-        """The number of visible GPUs."""
-        return len(cuda_plugin.gpus())
+        """The number of GPUs that are visible or listed: torch_xla.launch starts a process for each."""
+        return len(client_options().get("visible_devices", cuda_plugin.gpus()))
+
+    def configure_multiprocess(self, local_rank: int, local_world_size: int) -> None:
+        """Checks that this process, of several, has a GPU: an error while the client starts would end the process."""
+        client_options()
+
+    def configure_single_process(self) -> None:
+        """Leaves the first GPU alone, for torch_xla.launch(debug_single_process=True)."""
+        os.environ["PYXLA_VISIBLE_DEVICES"] = str(client_options().get("visible_devices", [0])[0])
+
+    def requires_xla_coordinator(self) -> bool:
+        """Whether processes compute together: they find each other, and NCCL's identifiers, at a coordinator's."""
+        return this_process() is not None
 
 
 def _prepare_cuda() -> None:

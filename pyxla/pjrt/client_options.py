@@ -6,6 +6,8 @@ import os
 import re
 
 from pyxla.errors import PyxlaError, mismatch
+from pyxla.pjrt.cuda_plugin import gpus
+from pyxla.pjrt.local_processes import gpu_of, this_process
 
 
 def client_options() -> dict[str, object]:
@@ -13,10 +15,11 @@ def client_options() -> dict[str, object]:
 
     PYXLA_ALLOCATOR ("default", "bfc", "cuda_async", "platform"), PYXLA_MEMORY_FRACTION (share of the GPU's memory, by
     default 0.75), PYXLA_PREALLOCATE (0 or 1, by default 0), PYXLA_VISIBLE_DEVICES ("0,2"), PYXLA_NODE_ID and
-    PYXLA_NUM_NODES (several processes).
+    PYXLA_NUM_NODES (this process among several). A process that torchrun or torch_xla.launch started gets one GPU, and
+    its rank.
 
     Raises:
-        PyxlaError: a value that the plugin cannot take.
+        PyxlaError: a value that the plugin cannot take, or fewer GPUs than processes.
     """
     options: dict[str, object] = {"platform_name": "cuda", "preallocate": _flag("PYXLA_PREALLOCATE", False)}
     if "PYXLA_ALLOCATOR" in os.environ:
@@ -28,6 +31,9 @@ def client_options() -> dict[str, object]:
         if not re.fullmatch(r"\d+(,\d+)*", text):
             raise PyxlaError(mismatch("CUDA", "PYXLA_VISIBLE_DEVICES", "numbers separated by commas", repr(text)))
         options["visible_devices"] = [int(number) for number in text.split(",")]
+    if process := this_process():
+        options |= {"node_id": process.rank, "num_nodes": process.count}
+        options["visible_devices"] = [gpu_of(process, options.get("visible_devices"), len(gpus()))]
     for name, option in (("PYXLA_NODE_ID", "node_id"), ("PYXLA_NUM_NODES", "num_nodes")):
         if name in os.environ:
             if not os.environ[name].isdecimal():

@@ -1,0 +1,110 @@
+"""A process that torchrun or torch_xla.launch started: its rank, its GPU and its errors, without a GPU."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from torch_xla.experimental import plugins
+
+from pyxla.autoload import Plugin
+from pyxla.errors import PyxlaError
+from pyxla.pjrt import client_options, cuda_plugin
+from pyxla.pjrt.cuda_plugin import Gpu
+from pyxla.pjrt.local_processes import Process, this_process
+
+VARIABLES = (
+    *("PJRT_LOCAL_PROCESS_RANK", "PJRT_LOCAL_PROCESS_COUNT", "TORCHELASTIC_RUN_ID"),
+    *("LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE", "PYXLA_VISIBLE_DEVICES"),
+)
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "RANK": "3", "WORLD_SIZE": "4"}
+LAUNCHER = {"PJRT_LOCAL_PROCESS_RANK": "1", "PJRT_LOCAL_PROCESS_COUNT": "2"}
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """Sets these variables and no other of a launcher's, on a host with so many GPUs; returns torch_xla's plugin."""
+
+    def set_to(given: dict[str, str], gpus: int = 2) -> Plugin:
+        for name in VARIABLES:
+            monkeypatch.delenv(name, raising=False)
+        for name, value in given.items():
+            monkeypatch.setenv(name, value)
+        found = (Gpu("a GPU", (9, 0)),) * gpus
+        for module, name in ((client_options, "gpus"), (cuda_plugin, "gpus")):
+            monkeypatch.setattr(module, name, lambda: found)
+        plugin = Plugin.__new__(Plugin)
+        plugins.DevicePlugin.__init__(plugin)
+        return plugin
+
+    return set_to
+
+
+@pytest.mark.parametrize(
+    ("given", "process"),
+    [
+        ({}, None),
+        ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}, None),
+        ({"PJRT_LOCAL_PROCESS_COUNT": "1"}, None),
+        (LAUNCHER, Process(1, 2, 1, 2)),
+        (TORCHRUN, Process(3, 4, 1, 2)),
+        (TORCHRUN | LAUNCHER, Process(3, 4, 1, 2)),
+    ],
+    ids=["alone", "another-launcher", "one", "launch", "torchrun", "torchrun-then-process-group"],
+)
+def test_process_of_a_launcher(environment, given, process):
+    plugin = environment(given)
+    assert this_process() == process
+    assert plugin.requires_xla_coordinator() == (process is not None)
+
+
+@pytest.mark.parametrize(
+    ("given", "gpus", "options"),
+    [
+        (LAUNCHER, 2, {"node_id": 1, "num_nodes": 2, "visible_devices": [1]}),
+        (TORCHRUN, 2, {"node_id": 3, "num_nodes": 4, "visible_devices": [1]}),
+        (LAUNCHER | {"PYXLA_VISIBLE_DEVICES": "2,5"}, 8, {"node_id": 1, "num_nodes": 2, "visible_devices": [5]}),
+        (LAUNCHER | {"PYXLA_VISIBLE_DEVICES": "0"}, 1, {"node_id": 1, "num_nodes": 2, "visible_devices": [0]}),
+        ({}, 2, {}),
+    ],
+    ids=["launch", "torchrun", "listed", "each-its-own", "alone"],
+)
+def test_each_process_takes_its_gpu(environment, given, gpus, options):
+    plugin = environment(given, gpus)
+    got = plugin.client_create_options()
+    assert got == {"platform_name": "cuda", "preallocate": False} | options
+
+
+@pytest.mark.parametrize(("given", "count"), [({}, 4), ({"PYXLA_VISIBLE_DEVICES": "0,3"}, 2)])
+def test_a_process_for_each_gpu_is_launched(environment, given, count):
+    assert environment(given, 4).physical_chip_count() == count
+
+
+def test_fewer_gpus_than_processes(environment):
+    plugin = environment(LAUNCHER, 1)
+    with pytest.raises(PyxlaError) as caught:
+        plugin.configure_multiprocess(1, 2)
+    assert caught.value.message == "CUDA: device: expected a GPU for each of 2 processes, got 1"
+
+
+def test_rank_that_is_no_number(environment):
+    environment(TORCHRUN | {"RANK": "first"})
+    with pytest.raises(PyxlaError, match="CUDA: RANK: expected a number, got 'first'"):
+        this_process()
+
+
+SCRIPT = (
+    "import json; from pyxla.pjrt.local_processes import this_process; print(json.dumps(this_process()), flush=True)"
+)
+
+
+def test_torchrun_starts_two(tmp_path):
+    """What torchrun itself puts into the environment."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    env = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert sorted(map(json.loads, done.stdout.splitlines())) == [[0, 2, 0, 2], [1, 2, 1, 2]]
