@@ -94,17 +94,22 @@ def test_rank_that_is_no_number(environment):
         this_process()
 
 
-SCRIPT = (
-    "import json; from pyxla.pjrt.local_processes import this_process; print(json.dumps(this_process()), flush=True)"
-)
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from pyxla.pjrt.local_processes import this_process
+
+process = this_process()
+(Path(sys.argv[1]) / f"{process.rank}.json").write_text(json.dumps(process))
+"""
 
 
 def test_torchrun_starts_two(tmp_path):
     """What torchrun itself puts into the environment."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    env = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launcher, str(script), str(tmp_path)]
+    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert sorted(map(json.loads, done.stdout.splitlines())) == [[0, 2, 0, 2], [1, 2, 1, 2]]
+    assert [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)] == [[0, 2, 0, 2], [1, 2, 1, 2]]
