@@ -47,7 +47,8 @@ def paged_attention(
         sinks: [heads], float32; one more logit for each head, without scale and cap, which takes its share of the
             softmax and has no value. -inf: none for that head; None: none for any head.
         kv_scales: [2, kv_heads], float32, only with a float8_e4m3fn cache: a key is the stored one times
-            `kv_scales[0, kv_head]`, a value the stored one times `kv_scales[1, kv_head]`; None: ones.
+            `kv_scales[0, kv_head]`, a value the stored one times `kv_scales[1, kv_head]`. They are
+            finite. None: ones.
 
     Returns:
         As query; zero in padding rows. Softmax and sums are computed in float32 and rounded once. On XLA a row depends

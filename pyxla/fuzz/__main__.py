@@ -63,12 +63,18 @@ def run(job: Job) -> None:
     limit_threads()
     op, counts, wrong, wrong_at = find_op(job.op), Counter(), {}, None
     strategy, check = inputs_of(op), check_isolated if job.isolated else check_input
+    begin = time.monotonic()
+
+    def is_over() -> bool:
+        # Also within a round, which takes minutes under memcheck.
+        calls_left = job.calls is None or counts.total() < job.calls
+        return not calls_left or (job.seconds is not None and time.monotonic() - begin >= job.seconds)
 
     def first_wrong(drawn: Input) -> Input | None:
         """The first of a drawn input's seeds that is wrong; while hypothesis shrinks, only the seed found is tried."""
         nonlocal wrong_at
         for more in [wrong_at] if wrong_at is not None else range(SEEDS):
-            if not wrong and job.calls is not None and counts.total() >= job.calls:
+            if not wrong and is_over():
                 break
             signal.alarm(INPUT_S)
             one = drawn.with_values(more)
@@ -84,13 +90,11 @@ def run(job: Job) -> None:
                 break
         return None
 
-    begin = time.monotonic()
     for number in itertools.count(job.first) if job.rounds is None else range(job.first, job.first + job.rounds):
         _write(job, "state", round=number, counts=counts, seconds=time.monotonic() - begin)
-        done = counts.total()
-        if (job.calls is not None and done >= job.calls) or (job.seconds and time.monotonic() - begin >= job.seconds):
+        if is_over():
             break
-        examples = min(ROUND, (job.calls or done + ROUND) - done)
+        examples = min(ROUND, job.calls - counts.total()) if job.calls else ROUND
         kept = Path(job.kept, op.qualified_name.replace("::", "."))
         try:
             drawn = smallest(

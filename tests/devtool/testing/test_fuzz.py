@@ -45,6 +45,13 @@ def test_all_is_right(tree):
     )
 
 
+def test_seconds_end_within_a_round(tree):
+    """A round is some 2000 calls, which take minutes under memcheck."""
+    result = tree.run("fuzz", "simple_add", "--seconds", "0.1", "--device", "cpu")
+    found = re.match(r"simple_add: (\d+) calls in ", result.stdout)
+    assert found and int(found[1]) < 1000, result.stdout
+
+
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_found_and_made_small(tree, source, name):
     code, said, elements = MISTAKES[name]
