@@ -89,5 +89,6 @@ def check_on_devices(count: int, folder: str) -> None:
     assert " passed" in result.stdout and "skipped" not in result.stdout
 
 
-# tests/spmd/test_shard.py and tests/vllm/parallel/test_tensor_parallel.py run these in a process with several devices.
-collect_ignore = [] if "CPU_NUM_DEVICES" in os.environ else ["spmd/mesh", "vllm/parallel/mesh"]
+# tests/spmd/test_shard.py, test_summed.py and tests/vllm/parallel/test_tensor_parallel.py run these in a process with
+# several devices.
+collect_ignore = [] if "CPU_NUM_DEVICES" in os.environ else ["spmd/mesh", "spmd/summed", "vllm/parallel/mesh"]

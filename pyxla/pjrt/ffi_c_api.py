@@ -98,6 +98,12 @@ class ContextArgs(Struct):
     _fields_ = (("context", ctypes.c_void_p), ("value", ctypes.c_void_p))
 
 
+class DeviceOrdinalArgs(Struct):
+    """XLA_FFI_DeviceOrdinal_Get_Args."""
+
+    _fields_ = (("context", ctypes.c_void_p), ("device_ordinal", ctypes.c_int32))
+
+
 class ScheduleArgs(Struct):
     """XLA_FFI_ThreadPool_Schedule_Args."""
 

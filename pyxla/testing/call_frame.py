@@ -151,6 +151,11 @@ def _thread_pool_num_threads(address: int) -> None:
     ctypes.c_int64.from_address(args.value).value = _thread_count()
 
 
+def _device_ordinal_get(address: int) -> None:
+    args = ffi_c_api.DeviceOrdinalArgs.from_address(address)
+    args.device_ordinal = 0
+
+
 def _thread_count() -> int:
     return len(os.sched_getaffinity(0))
 
@@ -166,6 +171,7 @@ def _api() -> ffi_c_api.Struct:
         "stream_get": _stream_get,
         "thread_pool_schedule": _thread_pool_schedule,
         "thread_pool_num_threads": _thread_pool_num_threads,
+        "device_ordinal_get": _device_ordinal_get,
         "error_create": _error_create,
     }
     api = ffi_c_api.Api.of(ffi_c_api.Version.of(0, 1), None)
