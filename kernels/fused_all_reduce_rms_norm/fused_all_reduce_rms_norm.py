@@ -48,7 +48,8 @@ def fused_all_reduce_rms_norm(
         ArgumentError: a dtype (CPU and CUDA tensors may be float64), rank, shape, number of parts, group, eps or
             timeout other than the above.
 
-    Source: as fused_add_rms_norm; the sum over peers' memory in one step is TensorRT-LLM's and vLLM's custom all-reduce.
+    Source: as fused_add_rms_norm; the sum over peers' memory in one step is the custom all-reduce of TensorRT-LLM and
+    vLLM.
     """
     wide = accumulation_dtype(x.dtype)
     total = x.to(wide).sum(dim=0) + residual.to(wide)

@@ -3,6 +3,8 @@
 #include "_rms_norm/rms_norm_ffi.h"
 #include "fused_all_reduce_rms_norm/fused_all_reduce_rms_norm.h"
 #include "fused_all_reduce_rms_norm/group.h"
+#include "fused_all_reduce_rms_norm/peers.h"
+#include "pyxla/ffi/cuda.h"
 #include "pyxla/ffi/op_table.h"
 
 namespace fused_all_reduce_rms_norm {
@@ -91,9 +93,32 @@ auto Bind() {
 
 XLA_FFI_DEFINE_HANDLER(kHost, Host, Bind<ffi::ThreadPool>());
 
+#if PYXLA_WITH_CUDA
+ffi::Error Cuda(cudaStream_t stream, int32_t device, ffi::AnyBuffer x, ffi::AnyBuffer residual,
+                std::optional<ffi::AnyBuffer> weight, ffi::Result<ffi::AnyBuffer> new_residual,
+                ffi::Result<ffi::AnyBuffer> out, ffi::Span<const int64_t> groups, double eps, int64_t channel,
+                double timeout) {
+  Params params;
+  Group group;
+  Peers peers = {};
+  PYXLA_RETURN_IF_ERROR(
+      MakeParams(x, residual, weight, *new_residual, *out, groups, device, eps, timeout, &params, &group));
+  if (group.devices.size() > 1) {
+    if (static_cast<int64_t>(x.size_bytes()) > kMaxBytes) {
+      return pyxla::Mismatch(kOp, "x", "at most " + std::to_string(kMaxBytes) + " bytes on each device",
+                             x.size_bytes());
+    }
+    PYXLA_RETURN_IF_ERROR(ConnectPeers(group, channel, timeout, &peers));
+  }
+  return PYXLA_CUDA_STATUS(kOp, LaunchFusedAllReduceRmsNorm(stream, params, peers));
+}
+
+XLA_FFI_DEFINE_HANDLER(kCuda, Cuda, Bind<ffi::PlatformStream<cudaStream_t>>(), {ffi::Traits::kCmdBufferCompatible});
+#endif
+
 }  // namespace
 }  // namespace fused_all_reduce_rms_norm
 
-using fused_all_reduce_rms_norm::kHost;
-
-PYXLA_OP_TABLE(fused_all_reduce_rms_norm, PYXLA_HOST_HANDLER("xla_gpu_fused_all_reduce_rms_norm", kHost))
+PYXLA_OP_TABLE(fused_all_reduce_rms_norm,
+               PYXLA_HOST_HANDLER("xla_gpu_fused_all_reduce_rms_norm", fused_all_reduce_rms_norm::kHost)
+                   PYXLA_CUDA_HANDLER("xla_gpu_fused_all_reduce_rms_norm", fused_all_reduce_rms_norm::kCuda))
