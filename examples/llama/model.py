@@ -13,7 +13,7 @@ from torch.nn.functional import embedding, linear
 
 from examples.llama.config import LlamaConfig
 from examples.llama.rotary import cos_sin_table
-from pyxla.nn import AttentionMetadata, XlaGpuAttention, op_on
+from pyxla.nn import AttentionMetadata, XlaGpuAttention, op_on, row_parallel_norm
 from pyxla.pjrt.cuda_plugin import gpus
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ MAX_TOKENS, GRANULE, HEAD_GRANULE = 64, 256, 32
 class Layer(nn.Module):
     """One decoder layer; its weights are loaded by weights.py.
 
-    On a mesh each device has its heads and its part of the MLP, and XLA sums the results of `out` and `down`. The rows
-    of `qkv` and `gate_up` are those of the first device, then those of the second, and so on.
+    On a mesh each device has its heads and its part of the MLP, and the results of `out` and `down` are summed. The
+    rows of `qkv` and `gate_up` are those of the first device, then those of the second, and so on.
     """
 
-    def __init__(self, config: LlamaConfig, dtype: torch.dtype, mesh: Mesh | None):
+    def __init__(self, config: LlamaConfig, dtype: torch.dtype, mesh: Mesh | None, fused_sums: bool | None):
         super().__init__()
         hidden, inner = config.hidden_size, config.intermediate_size
         heads, kv_heads, self.head_dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
@@ -49,6 +49,7 @@ class Layer(nn.Module):
         )
         self.rotary_and_cache = op_on(mesh, "rotary_and_cache", "heads")
         self.silu_and_mul = op_on(mesh, "silu_and_mul", "rows")
+        self.product_and_norm = row_parallel_norm(mesh, fused_sums)
 
     def rotate(
         self,
@@ -91,10 +92,10 @@ class Layer(nn.Module):
             weights = self.out, self.mlp_norm, self.gate_up, self.down, norm, qkv
             return ops.fused_decoder_layer(attention, residual, *weights, self.eps)
         tokens = attention.shape[0]
-        x = ops.fused_add_rms_norm(linear(attention, self.out), residual, self.mlp_norm, self.eps)
+        x = self.product_and_norm(attention, self.out, residual, self.mlp_norm, self.eps)
         gate_up = linear(x, self.gate_up).view(tokens, self.devices, -1)
-        x = linear(self.silu_and_mul(gate_up).view(tokens, -1), self.down)
-        x = ops.fused_add_rms_norm(x, residual, norm, self.eps)
+        x = self.silu_and_mul(gate_up).view(tokens, -1)
+        x = self.product_and_norm(x, self.down, residual, norm, self.eps)
         return x if qkv is None else linear(x, qkv)
 
     def finish_fused_rotary(
@@ -124,6 +125,7 @@ class Llama(nn.Module):
             with a dtype and shape that the op takes. None: if these hold, on a GPU for which the op has code.
         fused_rotary: whether these steps call fused_decoder_layer_rotary, which also rotates the next layer's queries
             and keys and stores keys and values, if the op takes head_dim and the cache has `dtype`.
+        fused_sums: whether fused_all_reduce_rms_norm sums over the mesh's devices, as in pyxla.nn.row_parallel_norm.
     """
 
     def __init__(
@@ -134,13 +136,14 @@ class Llama(nn.Module):
         *,
         fused: bool | None = None,
         fused_rotary: bool = True,
+        fused_sums: bool | None = None,
     ):
         super().__init__()
         self.config, self.dtype, self.mesh = config, dtype, mesh
         self.fused = _can_fuse(config, dtype, mesh) if fused is None else fused
         self.fused_rotary = fused_rotary and config.head_dim % HEAD_GRANULE == 0
         self.embedding = _weight(dtype, config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Layer(config, dtype, mesh) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(Layer(config, dtype, mesh, fused_sums) for _ in range(config.num_hidden_layers))
         self.norm = _weight(dtype, config.hidden_size)
         self.head = self.embedding if config.tie_word_embeddings else _weight(dtype, *self.embedding.shape)
         self.register_buffer("cos_sin", cos_sin_table(config), persistent=False)

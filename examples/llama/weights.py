@@ -29,6 +29,7 @@ def load(
     *,
     fused: bool | None = None,
     fused_rotary: bool = True,
+    fused_sums: bool | None = None,
 ) -> Llama:
     """The model with these weights on a device.
 
@@ -37,7 +38,7 @@ def load(
         read: returns the tensor with a Hugging Face name, of any floating dtype, on the CPU.
         dtype: of weights and activations.
         device: the model's device.
-        mesh, fused, fused_rotary: arguments of Llama.
+        mesh, fused, fused_rotary, fused_sums: arguments of Llama.
 
     Returns:
         Llama.
@@ -45,7 +46,7 @@ def load(
     Raises:
         ArgumentError: heads or the MLP's inner size that the mesh's devices do not divide.
     """
-    model = Llama(config, dtype, mesh, fused=fused, fused_rotary=fused_rotary)
+    model = Llama(config, dtype, mesh, fused=fused, fused_rotary=fused_rotary, fused_sums=fused_sums)
     devices = 1 if mesh is None else mesh.shape()["model"]
     for name in ("num_key_value_heads", "intermediate_size"):
         size = getattr(config, name)

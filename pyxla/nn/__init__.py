@@ -10,6 +10,7 @@ from pyxla.nn.kv_cache import PagedKVCache
 from pyxla.nn.mode import attention_mode, in_mode
 from pyxla.nn.on_mesh import op_on, split
 from pyxla.nn.packing import pack, unpack
+from pyxla.nn.row_parallel import row_parallel_norm
 
 __all__ = [
     "AttentionMetadata",
@@ -21,6 +22,7 @@ __all__ = [
     "in_mode",
     "op_on",
     "pack",
+    "row_parallel_norm",
     "split",
     "unpack",
     "xla_gpu_paged_attention",

@@ -98,7 +98,7 @@ class _Parts:
     def fake(self, *arguments: Any) -> Any:
         """The op's checks on one device's part, and the whole results."""
         *own, mesh, axis = arguments
-        count = _mesh_of(mesh).shape()[axis]
+        count = mesh_of(mesh).shape()[axis]
         for slot, dimension in zip(self._op.schema.tensors, self._sharding.operands, strict=True):
             tensor = own[slot.index]
             if tensor is not None:
@@ -126,29 +126,16 @@ class _Parts:
 
     def emit(self, *arguments: Any) -> Any:
         """The results of the op's custom call, as whole tensors; updated operands before the others."""
-        from torch_xla import _XLAC
-        from torch_xla.distributed.spmd import ShardingType
-
         *own, mesh_text, axis = arguments
-        mesh = _mesh_of(mesh_text)
+        mesh = mesh_of(mesh_text)
         count = mesh.shape()[axis]
         for slot, dimension in zip(self._op.schema.tensors, self._sharding.operands, strict=True):
             if own[slot.index] is not None:
                 self._part(slot.name, own[slot.index].shape, dimension, count)
-                # Annotates a second tensor with the same value: the caller's tensor keeps its sharding.
-                operand = own[slot.index].clone()
-                _XLAC._xla_annotate_custom_sharding(operand, _op_sharding(mesh, operand.dim(), dimension, axis))
-                own[slot.index] = _XLAC._spmd_full_to_shard_shape(operand)
+                own[slot.index] = to_part(own[slot.index], mesh, dimension, axis)
         results = self._op.emit(*own)
-        whole = []
-        manual = _XLAC.OpSharding([], [], [], int(ShardingType.MANUAL))
-        for part, dimension in zip(
-            results if isinstance(results, tuple) else (results,), self._sharding.results, strict=True
-        ):
-            _XLAC._mark_manual_sharding(part, manual)
-            sharding = _op_sharding(mesh, part.dim(), dimension, axis)
-            shape = _whole(part.shape, dimension, count)
-            whole.append(_XLAC._spmd_shard_to_full_shape(part, sharding, shape, part.dtype))
+        parts = zip(results if isinstance(results, tuple) else (results,), self._sharding.results, strict=True)
+        whole = [to_whole(part, mesh, dimension, axis) for part, dimension in parts]
         return whole[0] if len(whole) == 1 else tuple(whole)
 
     def _part(self, name: str, shape: torch.Size, dimension: int | None, count: int) -> list[int]:
@@ -167,8 +154,35 @@ class _Parts:
         return sizes
 
 
+def to_part(tensor: torch.Tensor, mesh: Mesh, dimension: int | None, axis: str) -> torch.Tensor:
+    """One device's part of a whole tensor. What is computed from parts is a part, until `to_whole`.
+
+    Args:
+        tensor: keeps its sharding.
+        mesh: of the devices.
+        dimension: what is split; None: each device has the whole.
+        axis: of the mesh.
+    """
+    from torch_xla import _XLAC
+
+    # Annotates a second tensor with the same value.
+    operand = tensor.clone()
+    _XLAC._xla_annotate_custom_sharding(operand, _op_sharding(mesh, operand.dim(), dimension, axis))
+    return _XLAC._spmd_full_to_shard_shape(operand)
+
+
+def to_whole(part: torch.Tensor, mesh: Mesh, dimension: int | None, axis: str) -> torch.Tensor:
+    """The whole tensor of which each device has this part; the arguments as in `to_part`."""
+    from torch_xla import _XLAC
+    from torch_xla.distributed.spmd import ShardingType
+
+    _XLAC._mark_manual_sharding(part, _XLAC.OpSharding([], [], [], int(ShardingType.MANUAL)))
+    shape = _whole(part.shape, dimension, mesh.shape()[axis])
+    return _XLAC._spmd_shard_to_full_shape(part, _op_sharding(mesh, part.dim(), dimension, axis), shape, part.dtype)
+
+
 @cache
-def _mesh_of(text: str) -> Mesh:
+def mesh_of(text: str) -> Mesh:
     """The mesh that str(mesh) wrote."""
     from torch_xla.distributed.spmd import Mesh
 

@@ -24,8 +24,9 @@ DEVICE = torch_xla.device()
 MESH = xs.Mesh(np.arange(4), (2, 2), ("data", "model"))
 
 
-def runner_of(mode, mesh, config=TINY):
-    model = load(config, random_weights(config, 0, torch.float32), torch.float32, DEVICE, mesh)
+def runner_of(mode, mesh, config=TINY, fused_sums=None):
+    weights = random_weights(config, 0, torch.float32)
+    model = load(config, weights, torch.float32, DEVICE, mesh, fused_sums=fused_sums)
     return ModelRunner(model, mode=mode, max_seqs=3, max_length=96)
 
 
@@ -41,16 +42,19 @@ def tokens_of_one_device():
     return generate(runner_of("direct", None), prompts(), 40)
 
 
+@pytest.mark.parametrize("fused_sums", [True, False], ids=["op", "xla"])
 @pytest.mark.parametrize("mode", ["direct", "compile"])
-def test_same_tokens(mode, tokens_of_one_device):
+def test_same_tokens(mode, fused_sums, tokens_of_one_device):
     torch._dynamo.reset()
-    assert generate(runner_of(mode, MESH), prompts(), 40) == tokens_of_one_device
+    assert generate(runner_of(mode, MESH, fused_sums=fused_sums), prompts(), 40) == tokens_of_one_device
 
 
+@pytest.mark.parametrize("fused_sums", [True, False], ids=["op", "xla"])
 @pytest.mark.parametrize("mode", ["direct", "compile"])
-def test_a_step_exchanges_sums_alone(mode):
+def test_a_step_exchanges_sums_alone(mode, fused_sums):
+    """In the op, or in XLA's all-reduce."""
     torch._dynamo.reset()
-    runner = runner_of(mode, MESH)
+    runner = runner_of(mode, MESH, fused_sums=fused_sums)
     with pyxla.inspecting() as seen:
         generate(runner, prompts(), 2)
     modules = [m for m in seen.modules if m.calls]
@@ -68,7 +72,8 @@ def test_a_step_exchanges_sums_alone(mode):
         assert all(shape.startswith("f32[2,18,16,1,16]") for shape in caches), caches
         assert not [copy for copy in module.copies if copy.shape.startswith("f32[2,18,16")]
         sums = re.findall(r" all-reduce(?:-start)?\(", module.after)
-        assert len(sums) == 2 * TINY.num_hidden_layers
+        assert called.count("fused_all_reduce_rms_norm") == fused_sums * 2 * TINY.num_hidden_layers
+        assert len(sums) == (not fused_sums) * 2 * TINY.num_hidden_layers
         assert not re.search(r"all-to-all|collective-permute|reduce-scatter", module.after)
         # The logits of each device's part of the vocabulary, for the sequences' last rows, and nothing from a layer.
         assert all("[3," in line for line in re.findall(r"= (\S+) all-gather", module.after))
