@@ -35,11 +35,11 @@ def main(device: str, config: str, seqs: int, contexts: str, fused: str) -> None
 
     if device == "cuda":
         os.environ["XLA_FLAGS"] = f"{CUBLAS} {os.environ.get('XLA_FLAGS', '')}".strip()
-    batches = {text: _lengths(text, seqs) for text in contexts.split(",")}
+    batches = {text: lengths_of(text, seqs) for text in contexts.split(",")}
     runner = _runner(config, device, seqs, max(map(max, batches.values())) + STEPS + 16, FUSED[fused])
     _check(runner)
     for text, lengths in batches.items():
-        rounds = [_steps(runner, lengths) for _ in range(ROUNDS)][1:]
+        rounds = [timed_steps(runner, lengths) for _ in range(ROUNDS)][1:]
         seconds, host, read = (statistics.median(values) for values in zip(*rounds, strict=True))
         steps = [1e3 * step for step, _, _ in rounds]
         click.echo(
@@ -48,7 +48,8 @@ def main(device: str, config: str, seqs: int, contexts: str, fused: str) -> None
         )
 
 
-def _lengths(text: str, seqs: int) -> list[int]:
+def lengths_of(text: str, seqs: int) -> list[int]:
+    """Tokens of each sequence: of `1024`, or `1024-4096`, spread evenly."""
     first, _, last = text.partition("-")
     span = int(last or first) - int(first)
     return [int(first) + span * number // max(1, seqs - 1) for number in range(seqs)]
@@ -91,7 +92,7 @@ def _check(runner) -> None:
     click.echo(f"hidden states differ by {error:.2g} from those of the separate ops")
 
 
-def _steps(runner, lengths: list[int]) -> tuple[float, float, float]:
+def timed_steps(runner, lengths: list[int]) -> tuple[float, float, float]:
     """Medians of a step's seconds, host seconds and bytes read. As in examples/llama, the host is one step ahead."""
     # The cache's contents do not matter: no token of these contexts is computed.
     sequences = [runner.cache.open() for _ in lengths]
