@@ -43,14 +43,7 @@ def row_parallel_norm(mesh: Mesh | None, fused_sums: bool | None = None) -> Call
             device, of 2 to 8 devices of one process. Otherwise XLA's all-reduce does. None: on XLA's CPU; on GPUs the
             op has not run.
     """
-    if mesh is None:
-        return _added_by_xla
-    import torch_xla.runtime
-
-    if fused_sums is None:
-        fused_sums = torch_xla.runtime.device_type() == "CPU"
-    own_process = torch_xla.runtime.process_count() == 1
-    if not fused_sums or not own_process or not 2 <= mesh.shape()[AXIS] <= MAX_DEVICES:
+    if mesh is None or not has_fused_sums(mesh, fused_sums):
         return _added_by_xla
     apply_mesh_patches()
     overload, mesh_text = _summed_product().overload, str(mesh)
@@ -63,6 +56,15 @@ def row_parallel_norm(mesh: Mesh | None, fused_sums: bool | None = None) -> Call
         return overload(x, weight, residual, norm, eps, mesh_text)
 
     return product_and_norm
+
+
+def has_fused_sums(mesh: Mesh | None, fused_sums: bool | None = None) -> bool:
+    """Whether the op adds, in a function of `row_parallel_norm` with these arguments, what is small enough for it."""
+    import torch_xla.runtime
+
+    if mesh is None or torch_xla.runtime.process_count() > 1 or not 2 <= mesh.shape()[AXIS] <= MAX_DEVICES:
+        return False
+    return torch_xla.runtime.device_type() == "CPU" if fused_sums is None else fused_sums
 
 
 def _added_by_xla(

@@ -8,8 +8,8 @@ from vllm.model_executor.layers import rotary_embedding as rotary
 from vllm.model_executor.layers.activation import GeluAndMul, SiluAndMul
 from vllm.model_executor.layers.layernorm import RMSNorm
 
-from pyxla.vllm.mesh import devices, op
-from pyxla.vllm.sharding import Columns
+from pyxla.vllm.mesh import devices, op, product_and_norm
+from pyxla.vllm.sharding import Columns, Rows
 
 ops = torch.ops.xla_gpu
 
@@ -21,9 +21,15 @@ class XlaRMSNorm(RMSNorm):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._of_heads, self._devices = op("rms_norm", "rows"), devices()
+        self._product_and_norm = product_and_norm()
 
-    def forward_oot(self, x: torch.Tensor, residual: torch.Tensor | None = None):
+    def forward_oot(self, x: torch.Tensor | Rows, residual: torch.Tensor | None = None):
         """As RMSNorm.forward_native."""
+        if isinstance(x, Rows):
+            if residual is not None and self.variance_size_override is None and x.is_pending:
+                weight = self.weight if self.has_weight else None
+                return self._product_and_norm(*x.operands, residual, weight, self.variance_epsilon), residual
+            x = x.whole()
         if self.variance_size_override is not None:
             return self.forward_native(x, residual)
         weight = self.weight if self.has_weight else None

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from pyxla.errors import PyxlaError, mismatch
-from pyxla.nn import op_on, split
+from pyxla.nn import op_on, row_parallel_norm, split
+from pyxla.nn.row_parallel import has_fused_sums
 from pyxla.pjrt.cuda_plugin import gpus
 from pyxla.pjrt.platform import requested_device
 
@@ -18,20 +19,25 @@ if TYPE_CHECKING:
 
 # Of vLLM, and of its additional_config, where the platform puts it.
 OPTION = "tensor_parallel_size"
+# Of additional_config, from the user.
+FUSED_SUMS = "fused_sums"
 # vLLM makes the layers and does not know of it. torch_xla too has one for the process.
 _mesh: Mesh | None = None
+_fused_sums: bool | None = None
 
 
-def start_mesh(devices: int) -> None:
+def start_mesh(devices: int, fused_sums: bool | None = None) -> None:
     """Makes the mesh of the model that is loaded next; call it before XLA starts.
 
     Args:
         devices: how many share the model; with 1 there is no mesh.
+        fused_sums: as in `pyxla.nn.row_parallel_norm`.
 
     Raises:
         PyxlaError: there are fewer GPUs, or XLA has another number of devices.
     """
-    global _mesh
+    global _mesh, _fused_sums
+    _fused_sums = fused_sums
     if devices == 1:
         _mesh = None
         return
@@ -70,6 +76,16 @@ def op(name: str, by: str) -> Callable:
         by: the way to split it, as in `pyxla.shard`.
     """
     return op_on(_mesh, name, by)
+
+
+def product_and_norm() -> Callable[..., torch.Tensor]:
+    """`pyxla.nn.row_parallel_norm` on the devices."""
+    return row_parallel_norm(_mesh, _fused_sums)
+
+
+def adds_in_op() -> bool:
+    """Whether an op of pyxla's adds the devices' products in it, where it can."""
+    return has_fused_sums(_mesh, _fused_sums)
 
 
 def annotation(rank: int, dimension: int | None) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -16,11 +16,46 @@ from vllm.model_executor.layers.fused_moe.layer import FusedMoE
 from vllm.model_executor.layers.linear import ColumnParallelLinear, RowParallelLinear, UnquantizedLinearMethod
 from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod, VocabParallelEmbedding
 
-from pyxla.vllm.mesh import OPTION, annotation, devices
+from pyxla.vllm.mesh import OPTION, adds_in_op, annotation, devices
 from pyxla.vllm.refusal import WHOLE_MODELS, refuse_unless
 
 
-class Columns:
+class _Whole:
+    """A result that is a tensor to all that does not know it: to torch's functions, operators and attributes."""
+
+    def whole(self) -> torch.Tensor:
+        """The tensor, the same each time: a model may change it in place."""
+        raise NotImplementedError
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        return self.whole()[index]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.whole(), name)
+
+    # Python looks operators up in the class.
+    def __add__(self, other: Any) -> torch.Tensor:
+        return self.whole() + other
+
+    def __radd__(self, other: Any) -> torch.Tensor:
+        return other + self.whole()
+
+    def __mul__(self, other: Any) -> torch.Tensor:
+        return self.whole() * other
+
+    def __rmul__(self, other: Any) -> torch.Tensor:
+        return other * self.whole()
+
+    def __truediv__(self, other: Any) -> torch.Tensor:
+        return self.whole() / other
+
+    @classmethod
+    def __torch_function__(cls, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        plain = [arg.whole() if isinstance(arg, _Whole) else arg for arg in args]
+        return function(*plain, **(kwargs or {}))
+
+
+class Columns(_Whole):
     """The outputs of a fused product, by device. A model that splits them again gets each product, without a copy.
 
     Everything else is done to the whole tensor, [tokens, outputs]; for that XLA moves data between the devices.
@@ -53,19 +88,46 @@ class Columns:
             self._joined = torch.cat(self._products(), 1)
         return self._joined
 
-    def __getitem__(self, index: Any) -> torch.Tensor:
-        return self.whole()[index]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.whole(), name)
-
-    @classmethod
-    def __torch_function__(cls, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        return function(*(arg.whole() if isinstance(arg, cls) else arg for arg in args), **(kwargs or {}))
-
     def _products(self) -> list[torch.Tensor]:
         count = self.by_device.shape[1]
         return [part.flatten(1) for part in self.by_device.split([size // count for size in self._sizes], 2)]
+
+
+class Rows(_Whole):
+    """A product that is parallel by rows, not yet computed: a norm with a residual computes it and the sum in one op.
+
+    To everything else it is the whole product, [tokens, outputs], which XLA sums over the devices.
+
+    Args:
+        x: [tokens, inputs].
+        weight: [outputs, inputs].
+
+    Attributes:
+        operands: as given.
+    """
+
+    def __init__(self, x: torch.Tensor, weight: torch.Tensor):
+        self.operands = x, weight
+        self._whole: torch.Tensor | None = None
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether nobody has asked for the whole product, and perhaps changed it."""
+        return self._whole is None
+
+    def whole(self) -> torch.Tensor:
+        """[tokens, outputs], the same tensor each time: a model may change it in place."""
+        if self._whole is None:
+            self._whole = linear(*self.operands)
+        return self._whole
+
+
+class _Pending(UnquantizedLinearMethod):
+    """How vLLM's layer computes a product that is parallel by rows."""
+
+    def apply(self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor | Rows:
+        plain = isinstance(x, torch.Tensor) and x.dim() == 2 and bias is None
+        return Rows(x, layer.weight) if plain else linear(x, layer.weight, bias)
 
 
 class _Fused(UnquantizedLinearMethod):
@@ -129,6 +191,8 @@ def shard(model: torch.nn.Module) -> dict[int, int]:
             for tensor in module.parameters(recurse=False):
                 tensor.data = by_device(tensor.data, sizes, count)
             module.quant_method = _Fused(sizes)
+        elif kind is RowParallelLinear and adds_in_op():
+            module.quant_method = _Pending()
         elif isinstance(module, VocabParallelEmbedding):
             module.quant_method = _Logits()
     return split

@@ -18,7 +18,7 @@ from vllm.v1.worker.worker_base import WorkerBase
 
 from pyxla.vllm.graph_cache import keep_graphs
 from pyxla.vllm.memory import bytes_for_caches, limit_memory
-from pyxla.vllm.mesh import OPTION, devices, start_mesh
+from pyxla.vllm.mesh import FUSED_SUMS, OPTION, devices, start_mesh
 from pyxla.vllm.refusal import refuse_unless
 from pyxla.vllm.releases import grammar_masks, samples_apart
 from pyxla.vllm.xla_flags import set_flags
@@ -40,7 +40,8 @@ class XlaWorker(WorkerBase):
         limit_memory(self.cache_config)
         set_flags()
         keep_graphs()
-        start_mesh(self.vllm_config.additional_config.get(OPTION, 1))
+        options = self.vllm_config.additional_config
+        start_mesh(options.get(OPTION, 1), options.get(FUSED_SUMS))
         import torch_xla
 
         # Found here, before a model is loaded in vain. A folder named pyxla in the working directory hides the package.

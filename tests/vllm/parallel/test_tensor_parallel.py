@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from torch.nn.functional import linear
 
 import pyxla
 from tests.conftest import check_on_devices
@@ -114,7 +115,6 @@ def test_several_engines_each_on_several_devices(folder_of, tmp_path):
 
 def fused(sizes, devices):
     """The outputs of a fused product by device, and the same as a plain tensor."""
-    from torch.nn.functional import linear
 
     from pyxla.vllm.sharding import Columns, by_device
 
@@ -148,6 +148,30 @@ def test_a_model_that_changes_a_fused_product_in_place():
     for x in (by_device, plain):
         x.clamp_(-0.5, 0.5)
     torch.testing.assert_close(list(by_device.split([8, 4, 4], -1)), list(plain.split([8, 4, 4], -1)))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: x + 1,
+        lambda x: torch.ones(3, 4) + x,
+        lambda x: x * 0.5,
+        lambda x: 0.5 * x,
+        lambda x: x / 2,
+        lambda x: torch.sigmoid(x) * x,
+        lambda x: x.float()[:, :2],
+        lambda x: x.add_(1) + x,
+    ],
+)
+def test_whatever_a_model_does_to_a_pending_product(use):
+    from pyxla.vllm.sharding import Rows
+
+    numbers = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(3, 8, generator=numbers), torch.randn(4, 8, generator=numbers)
+    pending = Rows(x, weight)
+    assert pending.is_pending
+    torch.testing.assert_close(use(pending), use(linear(x, weight)))
+    assert not pending.is_pending
 
 
 def test_each_device_has_its_part_of_each_product():

@@ -56,8 +56,10 @@ def test_a_step_exchanges_sums_alone(folder_of, name, mode):
     found = [(shape.split("{")[0], kind) for shape, kind in COLLECTIVE.findall(module.after)]
     rows, hidden = runner.buckets.all[0].tokens, runner.model.config.hidden_size
     padded = runner.model.lm_head.weight.shape[0]
-    # That of the embedding, two in each layer, and the logits.
-    sums = (2 * LAYERS + 1) * [(f"f32[{rows},{hidden}]", "all-reduce")]
+    # That of the embedding, two in each layer, and the logits. The op adds products; a mixture of experts is none.
+    in_op = [call for call in module.calls if call.target.endswith("fused_all_reduce_rms_norm")]
+    assert len(in_op) == (LAYERS if name == "mixtral" else 2 * LAYERS)
+    sums = (2 * LAYERS + 1 - len(in_op)) * [(f"f32[{rows},{hidden}]", "all-reduce")]
     assert found == [*sums, (f"f32[{runner.buckets.all[0].requests},{padded}]", "all-gather")]
     # All that each device has whole: norms, angles and the routers of experts.
     tensors = [*runner.model.named_parameters(), *runner.model.named_buffers()]
@@ -70,6 +72,18 @@ def test_a_step_exchanges_sums_alone(folder_of, name, mode):
     assert len(stores) == LAYERS and all(call.operands[2].shape.startswith(part) for call in stores)
     assert [copy for copy in module.copies if copy.shape.startswith(part)] == []
     assert len(module.aliases) == LAYERS
+
+
+def test_xla_adds_if_asked_to(folder_of):
+    """With vLLM's own option for what a platform adds."""
+    folder, prompts = folder_of("llama"), prompts_of(5, 40)
+    llm = engine_of(folder, additional_config={"fused_sums": False})
+    runner = runner_of(llm)
+    with pyxla.inspecting() as seen:
+        runner.run_smallest_step()
+    (module,) = (module for module in seen.modules if module.calls)
+    assert [kind for _, kind in COLLECTIVE.findall(module.after)].count("all-reduce") == 2 * LAYERS + 1
+    assert generate(llm, prompts, COUNT) == greedy(folder, prompts, COUNT)
 
 
 @pytest.mark.parametrize("mode", MODES)
