@@ -1,12 +1,18 @@
 """On one device; tests/spmd/summed has the tests on a mesh."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
 import pytest
 import torch
 from pyxla_kernels.fused_all_reduce_rms_norm.cases import BAD_INPUTS, CASES, arguments
 from pyxla_kernels.fused_all_reduce_rms_norm.fused_all_reduce_rms_norm import fused_all_reduce_rms_norm
 
 from pyxla import PyxlaError, testing
+from pyxla.pjrt.platform import platform_of, requested_device
 from pyxla.testing import direct_call
+from pyxla.testing.device_memory import CupyMemory, HostMemory, call_in
+from pyxla.testing.tolerance import compare
 
 
 @pytest.mark.parametrize("check", testing.CHECKS, ids=lambda check: check.__name__)
@@ -40,3 +46,49 @@ def test_a_device_that_does_not_come():
         expected = f"fused_all_reduce_rms_norm: timeout: expected devices 0, 2 within 0.1 s, got {got}"
         assert caught.value.message == expected
     assert given["residual"].equal(before)
+
+
+def memory_of(place, platform):
+    """That of the place's GPU, current on this thread; with fewer GPUs than places they share one."""
+    if platform == "Host":
+        return HostMemory()
+    import cupy
+
+    cupy.cuda.Device(place % cupy.cuda.runtime.getDeviceCount()).use()
+    return CupyMemory()
+
+
+# The rows of one call after another: other grids, and each half of the slots. 64 of 4096 in 16 bits are 512 KiB.
+ROWS = [1, 5, 64, 2, 2, 64]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize(("hidden", "dtype"), [(4096, torch.bfloat16), (1024, torch.float32), (33, torch.float16)])
+def test_handlers_that_meet(count, hidden, dtype):
+    """Without XLA: the handlers of several devices, each on a thread and a stream, several calls in a row."""
+    platform = platform_of(requested_device())
+    generator = torch.Generator().manual_seed(0)
+    given = [arguments(generator, (count, rows, hidden), dtype, dtype) for rows in ROWS]
+    # An allocation of one thread could wait for the kernels of another, which wait for its own.
+    prepared = Barrier(count)
+
+    def run(place):
+        memory, calls = memory_of(place, platform), []
+        for one in given:
+            own = one | {"x": one["x"][place : place + 1], "groups": [0] * count, "channel": 100, "timeout": 20.0}
+            calls.append(call_in(memory, fused_all_reduce_rms_norm, own, platform, device=place))
+        prepared.wait(timeout=60)
+        for call in calls:
+            memory.submit(call.launch)
+        prepared.wait(timeout=60)
+        return [(memory.read(call.operands["residual"]), memory.read(call.results[0])) for call in calls]
+
+    with ThreadPoolExecutor(count) as pool:
+        found = list(pool.map(run, range(count)))
+    for number, one in enumerate(given):
+        want = testing.oracle(fused_all_reduce_rms_norm, one)
+        for got, expected in zip(found[0][number], want, strict=True):
+            compare(f"call {number}", got, expected)
+        for others in found[1:]:
+            for got, first in zip(others[number], found[0][number], strict=True):
+                assert got.equal(first)

@@ -36,8 +36,14 @@ class Buffer:
     owner: Any = None
 
 
+class _Context(ctypes.Structure):
+    """What the functions of the API here know of a call; XLA's own context is its secret."""
+
+    _fields_ = (("stream", ctypes.c_void_p), ("device", ctypes.c_int32))
+
+
 class HandlerCall:
-    """A call frame and everything that it points to. `error` makes the exception of a handler's message."""
+    """A call frame and all that it points to, on a device of this ordinal. `error` makes a message's exception."""
 
     def __init__(
         self,
@@ -46,8 +52,9 @@ class HandlerCall:
         outputs: Sequence[Buffer],
         attributes: dict[str, tuple[str, Any]],
         error: Callable[[str], PyxlaError] = PyxlaError,
+        device: int = 0,
     ):
-        self._error = error
+        self._error, self._device = error, device
         self._kept: list[Any] = [operands, outputs]
         self._handler = ffi_c_api.HANDLER(handler)
         absent = Buffer(0, (0,), torch.bool)
@@ -62,7 +69,7 @@ class HandlerCall:
         )
 
     def __call__(self, stream: int = 0) -> None:
-        context = ctypes.c_void_p(stream)
+        context = _Context(stream, self._device)
         self._frame.context = ctypes.addressof(context)
         error = self._handler(ctypes.addressof(self._frame))
         if error:
@@ -138,7 +145,7 @@ def _error_destroy(address: int) -> None:
 
 def _stream_get(address: int) -> None:
     args = ffi_c_api.ContextArgs.from_address(address)
-    args.value = ctypes.c_void_p.from_address(args.context).value
+    args.value = _Context.from_address(args.context).stream
 
 
 def _thread_pool_schedule(address: int) -> None:
@@ -153,7 +160,7 @@ def _thread_pool_num_threads(address: int) -> None:
 
 def _device_ordinal_get(address: int) -> None:
     args = ffi_c_api.DeviceOrdinalArgs.from_address(address)
-    args.device_ordinal = 0
+    args.device_ordinal = _Context.from_address(args.context).device
 
 
 def _thread_count() -> int:

@@ -71,6 +71,7 @@ def call_in(
     results: Sequence[tuple[Sequence[int], torch.dtype]] | None = None,
     library: Library | None = None,
     check: bool = True,
+    device: int = 0,
 ) -> CallInMemory:
     """Prepares a call on copies of the arguments.
 
@@ -78,7 +79,7 @@ def call_in(
         memory: where the copies, the results and the workspace are.
         op, arguments, platform, results: as in `call_raw`.
         library: with the handler; None: the one that `find_library` finds.
-        check: as in `direct_call.prepare`.
+        check, device: as in `direct_call.prepare`.
     """
     operands = {n: memory.copy(v) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
     metas = without_data(in_order(op, arguments))
@@ -87,7 +88,7 @@ def call_in(
     size = op.workspace_bytes(metas, platform) if results is None else 0 if op.has_workspace else None
     workspace = None if size is None else memory.empty((size,), torch.uint8)
     library = library or loaded_library(op)
-    launch = prepare(op, operands, written, platform, workspace=workspace, library=library, check=check)
+    launch = prepare(op, operands, written, platform, workspace=workspace, library=library, check=check, device=device)
     return CallInMemory(launch, operands, written, workspace)
 
 
@@ -116,6 +117,10 @@ class HostMemory:
 
     def run(self, launch: Callable[[int], None]) -> None:
         """Makes a raw call and waits for its end."""
+        launch(0)
+
+    def submit(self, launch: Callable[[int], None]) -> None:
+        """Makes a raw call, for whose end `read` waits."""
         launch(0)
 
 
@@ -161,6 +166,10 @@ class CupyMemory:
         self._cupy.cuda.runtime.deviceSynchronize()
         launch(self._stream.ptr)
         self._stream.synchronize()
+
+    def submit(self, launch: Callable[[int], None]) -> None:
+        """As HostMemory.submit."""
+        launch(self._stream.ptr)
 
     def _allocate(self, shape: Sequence[int], dtype: torch.dtype) -> Buffer:
         memory = self._memory(math.prod(shape) * dtype.itemsize)

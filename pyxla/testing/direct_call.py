@@ -32,6 +32,7 @@ def prepare(
     workspace: torch.Tensor | Buffer | None = None,
     library: Library | None = None,
     check: bool = True,
+    device: int = 0,
 ) -> Callable[[int], None]:
     """Prepares one call, which may then be made any number of times.
 
@@ -46,6 +47,7 @@ def prepare(
         check: whether `results` must be what the fake function returns, and whether the library must have code for the
             GPU. A call without these checks shows what the handler says of arguments that the fake function refuses, or
             where there is no GPU.
+        device: the ordinal that XLA would pass.
 
     Returns:
         A function that takes a CUDA stream (its address; 0 is the default one) and calls the handler. It raises
@@ -76,7 +78,7 @@ def prepare(
         for gpu in cuda_plugin.gpus():
             check_architecture(library, gpu.capability)
     handler = _handler(op, platform, library)
-    return HandlerCall(handler, operands, outputs, attributes, lambda text: handler_error(op, text))
+    return HandlerCall(handler, operands, outputs, attributes, lambda text: handler_error(op, text), device)
 
 
 def _without_data(op: CustomOp, values: tuple, operands: list[Buffer | None]) -> tuple:
