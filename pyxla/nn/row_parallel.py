@@ -7,11 +7,11 @@ region of that op.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch.nn.functional import linear
 
@@ -148,7 +148,9 @@ class _Product:
 def groups_of(mesh: str) -> list[int]:
     """For each device of the mesh that str(mesh) wrote, by its ordinal, the number of its group on the axis "model"."""
     devices = mesh_of(mesh)
-    logical = np.asarray(devices.device_ids).reshape(devices.mesh_shape)
-    rows = np.moveaxis(logical, devices.axis_names.index(AXIS), -1).reshape(-1, devices.shape()[AXIS])
-    groups = {int(device): group for group, row in enumerate(rows) for device in row}
+    place, size = devices.axis_names.index(AXIS), devices.shape()[AXIS]
+    # In the mesh's order the devices of a group are so far apart.
+    distance = math.prod(devices.mesh_shape[place + 1 :])
+    firsts = [index - index // distance % size * distance for index in range(len(devices.device_ids))]
+    groups = dict(zip(map(int, devices.device_ids), firsts, strict=True))
     return [groups[device] for device in sorted(groups)]

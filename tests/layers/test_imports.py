@@ -104,7 +104,7 @@ def test_ops_are_named_by_layers_alone(path):
     nodes = list(ast.walk(ast.parse(path.read_text())))
     called = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     called |= {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    files = ("attention.py", "fused_decoder.py", "kv_cache.py", "layers.py", "moe.py", "worker.py")
+    files = ("attention.py", "fused_decoder.py", "kv_cache.py", "layers.py", "moe.py", "row_parallel.py", "worker.py")
     with_ops = in_layers and path.name in files
     assert bool(called & set(OPS)) == with_ops, called & set(OPS)
 
@@ -256,7 +256,12 @@ def test_device_files_have_no_anonymous_namespace(path):
 
 @pytest.mark.parametrize("path", [p for p in CPP if {"kernels", "include"} & {*p.parts}], ids=name_of)
 def test_no_handler_allocates_on_the_device(path):
-    """An allocation waits for the device and breaks CUDA graphs; a workspace is a result of the custom call."""
+    """An allocation waits for the device and breaks CUDA graphs; a workspace is a result of the custom call.
+
+    The memory that other devices write to cannot be one: they must have its address before the call.
+    """
+    if name_of(path) == "kernels/fused_all_reduce_rms_norm/peers.cc":
+        return
     assert not re.search(r"\bcuda(Malloc|Free)\w*\(", path.read_text())
 
 

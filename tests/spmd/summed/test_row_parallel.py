@@ -116,7 +116,7 @@ def test_groups_are_those_of_the_mesh():
     mesh = xs.Mesh(np.arange(COUNT), (2, COUNT // 2), ("model", "data"))
     assert groups_of(str(mesh)) == [*range(COUNT // 2)] * 2
     turned = xs.Mesh(np.arange(COUNT)[::-1], (COUNT // 2, 2), ("data", "model"))
-    assert groups_of(str(turned)) == [COUNT // 2 - 1 - device // 2 for device in range(COUNT)]
+    assert groups_of(str(turned)) == [COUNT - 2 - device // 2 * 2 for device in range(COUNT)]
 
 
 def test_a_group_of_devices_that_are_not_adjacent():
