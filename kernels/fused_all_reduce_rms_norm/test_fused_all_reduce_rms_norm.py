@@ -48,16 +48,6 @@ def test_a_device_that_does_not_come():
     assert given["residual"].equal(before)
 
 
-def memory_of(place, platform):
-    """That of the place's GPU, current on this thread; with fewer GPUs than places they share one."""
-    if platform == "Host":
-        return HostMemory()
-    import cupy
-
-    cupy.cuda.Device(place % cupy.cuda.runtime.getDeviceCount()).use()
-    return CupyMemory()
-
-
 # The rows of one call after another: other grids, and each half of the slots. 64 of 4096 in 16 bits are 512 KiB.
 ROWS = [1, 5, 64, 2, 2, 64]
 
@@ -73,7 +63,7 @@ def test_handlers_that_meet(count, hidden, dtype):
     prepared = Barrier(count)
 
     def run(place):
-        memory, calls = memory_of(place, platform), []
+        memory, calls = HostMemory() if platform == "Host" else CupyMemory(place), []
         for one in given:
             own = one | {"x": one["x"][place : place + 1], "groups": [0] * count, "channel": 100, "timeout": 20.0}
             calls.append(call_in(memory, fused_all_reduce_rms_norm, own, platform, device=place))

@@ -125,9 +125,13 @@ class HostMemory:
 
 
 class CupyMemory:
-    """GPU memory of CuPy's, and a stream."""
+    """GPU memory of CuPy's, and a stream.
 
-    def __init__(self) -> None:
+    Args:
+        place: which GPU becomes this thread's; with fewer GPUs than places they share one.
+    """
+
+    def __init__(self, place: int = 0) -> None:
         cuda_plugin.gpus()  # loads the driver, which CuPy and the op's library open by name
         try:
             import cupy
@@ -136,6 +140,7 @@ class CupyMemory:
                 mismatch("raw call", "CuPy", "an importable one", error), "PYXLA_SET=cuda13 bin/devtool"
             ) from error
         self._cupy = cupy
+        cupy.cuda.Device(place % cupy.cuda.runtime.getDeviceCount()).use()
         self._stream = cupy.cuda.Stream(non_blocking=True)
 
     def copy(self, tensor: torch.Tensor) -> Buffer:
