@@ -20,8 +20,10 @@ from pyxla.torch_xla_patches.compiled_graphs import before_each_run
 _LIBRARY = torch.library.Library("aten", "IMPL")
 # The functions of torch_xla and of AOTAutograd that give a graph's updated arguments their new values.
 _WRITE_BACK = ("optimized_mod", "runtime_wrapper")
-# The values that the last graphs updated. To release a donated buffer is to wait for the graph that took it.
+# What a graph updated: the values before the last graph, and before the one before it. To release a donated buffer is to
+# wait for the graph that took it.
 _OLD_VALUES: list[torch.Tensor] = []
+_OLDER_VALUES: list[torch.Tensor] = []
 
 
 @cache
@@ -76,6 +78,7 @@ def _copy_values_alone() -> None:
                 _XLAC._xla_clear_sharding(target)
                 if sys._getframe(1).f_code.co_name not in _WRITE_BACK:
                     return source.clone()
+                _OLDER_VALUES.clear()
                 _OLD_VALUES.append(target)
                 # Nobody else has the source. A clone would be computed at the next sync, by a copy of the tensor.
                 taken = torch.empty_like(target)
@@ -94,7 +97,12 @@ def _release_old_values_late() -> None:
 
     A donated argument gets its new value when the call returns. To release the old buffer then may take until the graph
     has run on each device, and the host could not prepare the next step meanwhile. So they are released when the next
-    graph comes: no more than one graph's are kept. A donated buffer's memory is that of the new value; an argument
-    that is updated and not donated takes its old value's memory too until then.
+    graph that updates something has been launched: the host is one graph ahead of the devices. A donated buffer's memory
+    is that of the new value; an argument that is updated and not donated takes its old value's memory too until then.
     """
-    before_each_run(lambda _: _OLD_VALUES.clear())
+
+    def is_launched_next(_: list[torch.Tensor]) -> None:
+        _OLDER_VALUES.extend(_OLD_VALUES)
+        _OLD_VALUES.clear()
+
+    before_each_run(is_launched_next)

@@ -166,8 +166,8 @@ def test_a_call_returns_before_its_graph_has_run(monkeypatch):
         for _ in range(PRODUCTS):
             repeated = repeated.tanh()
         value = value + repeated + 1
-        # The old cache, one step's and no more, until the next graph.
-        assert len(mesh._OLD_VALUES) == 1
+        # The old cache, one step's and no more, until the next graph has been launched.
+        assert (len(mesh._OLD_VALUES), len(mesh._OLDER_VALUES)) == (1, 0)
     # The first run is not of a warm graph.
     assert max(parts[1:]) < 0.5, parts
     torch_xla.sync()
@@ -175,11 +175,21 @@ def test_a_call_returns_before_its_graph_has_run(monkeypatch):
 
 
 @torch.no_grad()
-def test_old_values_are_released_with_the_next_graph():
-    """Also by a graph that updates nothing."""
-    cache, weight = split(torch.zeros(8, 16)), split(torch.eye(16), (None, None))
+def test_old_values_are_released_after_the_next_launch(monkeypatch):
+    """Not before it: the host would wait for the graph that runs, and launch the next one too late."""
+    run, kept_by_launch = torch_xla._XLAC._run_cached_graph, []
+
+    def launch(*given):
+        results = run(*given)
+        kept_by_launch.append(len(mesh._OLDER_VALUES))
+        return results
+
+    monkeypatch.setattr(torch_xla._XLAC, "_run_cached_graph", launch)
+    cache = split(torch.zeros(8, 16))
     step = traced_graph.trace_graph(lambda cache: [cache.add_(1).sum()], (cache,))
     step(cache)
-    assert len(mesh._OLD_VALUES) == 1
-    traced_graph.trace_graph(lambda weight: [weight.sum()], (weight,))(weight)
-    assert not mesh._OLD_VALUES
+    kept_by_launch.clear()
+    for _ in range(3):
+        step(cache)
+        assert (len(mesh._OLD_VALUES), len(mesh._OLDER_VALUES)) == (1, 0)
+    assert kept_by_launch == [1, 1, 1]
