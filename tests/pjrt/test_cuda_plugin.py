@@ -216,9 +216,13 @@ def test_proxy_is_built():
     assert proxy.proxy_path() == ROOT / "build/lib/pyxla_pjrt_proxy.so"
 
 
+# Peers write to this memory between calls, so it outlives a call: allocated once for each mesh, at its first call.
+ALLOCATES = ["kernels/fused_all_reduce_rms_norm/peers.cc"]
+
+
 def test_no_handler_allocates_device_memory():
-    """XLA's scratch allocator is the only one: cudaMalloc waits for the device and cannot be captured."""
+    """XLA allocates a workspace: cudaMalloc waits for the device and cannot be captured. ALLOCATES is the exception."""
     files = (path for folder in ("kernels", "pyxla/include") for path in (ROOT / folder).rglob("*.c*"))
     paths = [path for path in files if path.suffix in (".cc", ".cu", ".cuh")]
     assert len(paths) > 40
-    assert [path for path in paths if "cudaMalloc" in path.read_text()] == []
+    assert [str(path.relative_to(ROOT)) for path in paths if "cudaMalloc" in path.read_text()] == ALLOCATES
