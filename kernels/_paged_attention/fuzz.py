@@ -6,8 +6,8 @@ from pyxla_kernels._paged_attention.cases import BF16, F8, F16, F32, batch
 
 from pyxla.testing import Case
 
-#: The logits' rounding grows with the first two: a large factor shows nothing else. Scales of a cache are finite: with an
-#: infinite one the sum of infinite products is NaN, and the scaled sum, which the kernels compute, is not.
+#: The logits' rounding grows with the first two: a large factor shows nothing else. Scales of a cache are finite: an
+#: infinite one makes the sum of products NaN, but not the kernels' result, which scale the sum.
 FUZZ_KEEPS = ("scale", "soft_cap", "kv_scales")
 # Lengths at which blocks, KV tiles and ranges of keys begin and end.
 LENGTHS = (1, 2, 3, 8, 15, 16, 17, 31, 33, 64, 65, 127, 128, 129, 200, 257)

@@ -20,8 +20,8 @@ from pyxla.torch_xla_patches.compiled_graphs import before_each_run
 _LIBRARY = torch.library.Library("aten", "IMPL")
 # The functions of torch_xla and of AOTAutograd that give a graph's updated arguments their new values.
 _WRITE_BACK = ("optimized_mod", "runtime_wrapper")
-# What a graph updated: the values before the last graph, and before the one before it. To release a donated buffer is to
-# wait for the graph that took it.
+# What a graph updated: the values before the last graph, and before the one before it. To release a donated buffer is
+# to wait for the graph that took it.
 _OLD_VALUES: list[torch.Tensor] = []
 _OLDER_VALUES: list[torch.Tensor] = []
 
@@ -97,8 +97,8 @@ def _release_old_values_late() -> None:
 
     A donated argument gets its new value when the call returns. To release the old buffer then may take until the graph
     has run on each device, and the host could not prepare the next step meanwhile. So they are released when the next
-    graph that updates something has been launched: the host is one graph ahead of the devices. A donated buffer's memory
-    is that of the new value; an argument that is updated and not donated takes its old value's memory too until then.
+    graph that updates something has been launched: the host is one graph ahead of the devices. A donated buffer's
+    memory is that of the new value; one that is updated and not donated keeps its old value's memory until then.
     """
 
     def is_launched_next(_: list[torch.Tensor]) -> None:
