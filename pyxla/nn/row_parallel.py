@@ -40,8 +40,8 @@ def row_parallel_norm(mesh: Mesh | None, fused_sums: bool | None = None) -> Call
     Args:
         mesh: torch_xla's mesh with an axis "model", or None.
         fused_sums: whether fused_all_reduce_rms_norm adds the devices' products, where it takes them: up to 512 KiB a
-            device, of 2 to 8 devices of one process. Otherwise XLA's all-reduce does. None: on XLA's CPU; on GPUs the
-            op has not run.
+            device, of 2 to 8 devices of one process. Otherwise XLA's all-reduce does. None: on XLA's CPU; on GPUs a
+            step gains nothing.
     """
     if mesh is None or not has_fused_sums(mesh, fused_sums):
         return _added_by_xla
