@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from pyxla_kernels.rotary_embedding.rotary_embedding import rotary_embedding
 from pyxla_kernels.simple_add.simple_add import simple_add
 
-from pyxla.fuzz.check import _float32_is_no_nearer
+from pyxla.fuzz.check import _wrong_numbers
 from pyxla.testing import Case, oracle
 
 
@@ -15,4 +16,17 @@ def test_terms_that_cancel(error, allowed):
     want = oracle(simple_add, arguments)
     got = tuple((result + error).float() for result in want)
     case = Case("cancel", "found by devtool fuzz", lambda g: arguments)
-    assert _float32_is_no_nearer(simple_add, case, arguments, got, want) is allowed
+    assert (_wrong_numbers(simple_add, case, arguments, got, want, "CPU") is None) is allowed
+
+
+@pytest.mark.parametrize(("key", "allowed"), [(0.0, True), (1.0, False)], ids=["right", "wrong"])
+def test_infinite_in_float32_alone(key, allowed):
+    """3e38 * 1.5 - 3e38 * 1 is finite, its first product is not in float32: that element says nothing, others do."""
+    head = torch.tensor([[[3e38, 3e38]]])
+    cos_sin = torch.tensor([[1.5, 1.0]])
+    arguments = {"positions": torch.tensor([0]), "query": head, "key": head * 0, "cos_sin_cache": cos_sin}
+    case = Case("overflow", "a product is too large for float32", lambda g: arguments)
+    want = oracle(rotary_embedding, arguments)
+    got = (torch.tensor([[[float("inf"), float("inf")]]]), torch.full((1, 1, 2), key))
+    assert want[0][0, 0].tolist() == pytest.approx([1.5e38, 7.5e38])
+    assert (_wrong_numbers(rotary_embedding, case, arguments, got, want, "CPU") is None) is allowed
