@@ -13,7 +13,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from pyxla.hlo import wire
@@ -53,12 +53,14 @@ def dumping() -> Iterator[Path]:
         PyxlaError: on the CPU, a torch_xla whose library lacks XLA's parser of the flags.
     """
     global _switched_to
-    folder = dump_folder() or _switched_to
-    if folder is not None:
-        yield folder
+    named = dump_folder()
+    # On CUDA the options are also what makes pjrt_proxy compile a graph that it has in a file.
+    switched = _switched_to if named is None or platform.device_type() == "CUDA" else named
+    if switched is not None:
+        yield switched
         return
-    with tempfile.TemporaryDirectory(prefix="pyxla-hlo-") as name:
-        _switch(name)
+    with tempfile.TemporaryDirectory(prefix="pyxla-hlo-") if named is None else nullcontext(named) as name:
+        _switch(str(name))
         _switched_to = Path(name)
         try:
             yield _switched_to

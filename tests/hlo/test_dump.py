@@ -62,6 +62,19 @@ def test_flags_that_name_a_folder_are_left_alone(tmp_path):
     assert len(list(tmp_path.glob("*before_optimizations.txt"))) >= 3
 
 
+def test_named_folder_on_cuda_is_an_option_too(tmp_path, monkeypatch):
+    """So that pjrt_proxy compiles a graph that it has in a file: XLA writes nothing of a graph that is loaded."""
+    given = []
+    monkeypatch.setattr(dump.platform, "device_type", lambda: "CUDA")
+    monkeypatch.setattr(dump.proxy, "set_compile_options", given.append)
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to={tmp_path}")
+    with dump.dumping() as outer, dump.dumping() as inner:
+        assert outer == inner == tmp_path
+        assert len(given) == 1 and str(tmp_path).encode() in given[0]
+    assert given[1:] == [b""]
+    assert tmp_path.exists()
+
+
 def test_files_beside_a_module_that_are_older_than_it(tmp_path):
     """XLA has not finished this module; the older file with its name is from another process."""
     before, after = (tmp_path / f"module_0000.f.{part}_optimizations.txt" for part in ("before", "after"))

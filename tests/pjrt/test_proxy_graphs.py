@@ -80,6 +80,17 @@ def test_kept_graph_is_loaded(proxy, plugin, folder, monkeypatch):
     assert ctypes.CDLL(str(plugin)).probe_executables_alive() == 0
 
 
+def test_graph_with_our_options_is_compiled_and_not_kept(proxy, folder):
+    """As for an inspection, which reads what XLA writes while it compiles."""
+    compile_graph = Compiler(proxy)
+    compile_graph(b"program", b"abc")
+    proxy.library.pyxla_set_compile_options(b"d", ctypes.c_size_t(1))
+    assert compile_graph(b"program", b"abc") == sum(b"abcd")
+    proxy.library.pyxla_set_compile_options(b"", ctypes.c_size_t(0))
+    assert compile_graph.news() == (1, 0)
+    assert len(list(folder.iterdir())) == 1
+
+
 # What is in a file: the size of the key and the key, the size of the graph and the graph.
 DAMAGE = {
     "empty": lambda text: b"",

@@ -24,6 +24,7 @@ def ask(cache, run=lambda: None):
 
 
 def test_on_the_cpu_it_is_a_variable(cache, monkeypatch):
+    monkeypatch.setattr("pyxla.vllm.memory.requested_device", lambda: "CPU")
     assert ask(cache) == 4 * GIB
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     assert ask(cache) == GIB

@@ -74,6 +74,7 @@ def test_numbers_are_as_near_to_float32_as_without_it(folder, monkeypatch, cache
     from pyxla.vllm import fused_decoder
 
     options = {"dtype": "bfloat16", "kv_cache_dtype": cache}
+    monkeypatch.setattr(fused_decoder, "_has_code", lambda: False)
     separate = errors_of(engine(folder, **options), folder)
     monkeypatch.setattr(fused_decoder, "_has_code", lambda: True)
     llm = engine(folder, **options)
