@@ -29,12 +29,14 @@ struct RmsNormRows {
   double eps;
 };
 
+/** Threads of a CTA at most. */
 constexpr int kMaxRowThreads = 512;
 static_assert(kMaxRowThreads / kWarpSize <= kWarpSize, "one warp adds up the sums of all warps");
 
-// The grid's x dimension holds at most 2^31 - 1 CTAs.
+/** CTAs of a grid at most: its x dimension holds 2^31 - 1. */
 constexpr int64_t kMaxRowBlocks = 1 << 30;
 
+/** In float32, in the order of the elements. */
 template <typename T, int kCount>
 __device__ inline float SumOfSquares(const Vector<T, kCount>& y) {
   float sum = 0;
@@ -43,6 +45,7 @@ __device__ inline float SumOfSquares(const Vector<T, kCount>& y) {
   return sum;
 }
 
+/** Element by element, in float32. */
 template <typename T, int kCount>
 __device__ inline Vector<float, kCount> Sum(const Vector<T, kCount>& x, const Vector<T, kCount>& residual) {
   Vector<float, kCount> sum;
@@ -53,6 +56,7 @@ __device__ inline Vector<float, kCount> Sum(const Vector<T, kCount>& x, const Ve
   return sum;
 }
 
+/** Each element as T. */
 template <typename T, int kCount>
 __device__ inline Vector<T, kCount> Rounded(const Vector<float, kCount>& y) {
   Vector<T, kCount> out;
@@ -61,6 +65,7 @@ __device__ inline Vector<T, kCount> Rounded(const Vector<float, kCount>& y) {
   return out;
 }
 
+/** y * scale * weight as T; without `weighted`, y * scale. */
 template <typename T, typename Y, typename W, int kCount>
 __device__ inline Vector<T, kCount> Scaled(const Vector<Y, kCount>& y, float scale, const Vector<W, kCount>& weight,
                                            bool weighted) {
@@ -73,7 +78,7 @@ __device__ inline Vector<T, kCount> Scaled(const Vector<Y, kCount>& y, float sca
   return out;
 }
 
-// Sum over the threads of a row: blockDim.x of them, a power of two up to a warp, or whole warps.
+/** Sum over the threads of a row: blockDim.x of them, a power of two up to a warp, or whole warps. */
 __device__ inline float RowSum(float value) {
   const int width = min(blockDim.x, kWarpSize);
   for (int offset = width / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(kAllLanes, value, offset);
@@ -88,7 +93,7 @@ __device__ inline float RowSum(float value) {
   return value;
 }
 
-// In double: rsqrtf is off by two units in the last place, which every element of the row would inherit.
+/** 1 / sqrt(mean + eps), in double: rsqrtf is off by two units in the last place, which every element would inherit. */
 __device__ inline float InverseRms(float sum_of_squares, const RmsNormRows& p) {
   return static_cast<float>(rsqrt(static_cast<double>(sum_of_squares) * p.inverse_hidden + p.eps));
 }

@@ -183,8 +183,8 @@ static cudaError_t Launch(cudaStream_t stream, const pyxla::RmsNormRows& rows, c
 }
 
 template <typename T, typename W>
-static cudaError_t LaunchRows(cudaStream_t stream, const pyxla::RmsNormRows& rows, const Parts& parts,
-                              const Peers& peers) {
+static cudaError_t LaunchForLength(cudaStream_t stream, const pyxla::RmsNormRows& rows, const Parts& parts,
+                                   const Peers& peers) {
   constexpr int kCount = pyxla::kVectorCount<T>;
   const bool aligned = rows.hidden % kCount == 0 && pyxla::IsAligned(rows.x, pyxla::kVectorBytes) &&
                        pyxla::IsAligned(rows.residual, pyxla::kVectorBytes) &&
@@ -212,8 +212,8 @@ cudaError_t LaunchFusedAllReduceRmsNorm(cudaStream_t stream, const Params& param
     using T = typename decltype(tag)::type;
     const Parts parts = {static_cast<const char*>(params.parts[0]),
                          params.rows * params.hidden * static_cast<int64_t>(sizeof(T)), params.count};
-    return params.weight_dtype == params.dtype ? LaunchRows<T, T>(stream, rows, parts, peers)
-                                               : LaunchRows<T, float>(stream, rows, parts, peers);
+    return params.weight_dtype == params.dtype ? LaunchForLength<T, T>(stream, rows, parts, peers)
+                                               : LaunchForLength<T, float>(stream, rows, parts, peers);
   });
 }
 
