@@ -11,6 +11,9 @@ from devtool.commands.build import complete_ops, device_option
 @click.option("--calls", type=click.IntRange(1), help="For each op")
 @device_option("Where the handlers run")
 @click.option("--sanitize", is_flag=True, help="Address and undefined behaviour on the CPU, memcheck on CUDA")
+@click.option(
+    "-n", "--processes", type=click.IntRange(1), default=1, show_default=True, help="These share an op's calls"
+)
 @click.option("--seed", default=0, show_default=True, help="Of all choices: the same inputs again")
 @click.pass_context
 def fuzz(
@@ -20,6 +23,7 @@ def fuzz(
     calls: int | None,
     device: str,
     sanitize: bool,
+    processes: int,
     seed: int,
 ) -> None:
     """Call ops with random inputs; without OP, all ops
@@ -35,4 +39,4 @@ def fuzz(
     from devtool.testing.fuzz import Limits, fuzz
 
     limits = Limits(calls, 60.0 if seconds is None and calls is None else seconds)
-    ctx.exit(0 if fuzz(ops, limits, device, seed, sanitize=sanitize) else 1)
+    ctx.exit(0 if fuzz(ops, limits, device, seed, processes=processes, sanitize=sanitize) else 1)

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ class Limits:
     seconds: float | None
 
 
-def fuzz(names: Sequence[str], limits: Limits, device: str, seed: int, *, sanitize: bool) -> bool:
+def fuzz(names: Sequence[str], limits: Limits, device: str, seed: int, *, processes: int, sanitize: bool) -> bool:
     """Fuzzes ops one after the other and prints what came of each; returns whether all was right.
 
     Args:
@@ -44,6 +45,7 @@ def fuzz(names: Sequence[str], limits: Limits, device: str, seed: int, *, saniti
         limits: of each op.
         device: "cpu", "cuda" or "auto".
         seed: of all choices.
+        processes: how many share an op's calls.
         sanitize: on the CPU build the ops with sanitizers; on CUDA run under compute-sanitizer.
 
     Raises:
@@ -59,7 +61,7 @@ def fuzz(names: Sequence[str], limits: Limits, device: str, seed: int, *, saniti
     right = True
     with preloading(libraries, host) as environment["LD_PRELOAD"]:
         for op in _ops_of(folders, environment):
-            right &= _fuzz_op(op, limits, device, seed, before, environment)
+            right &= _fuzz_op(op, limits, device, seed, processes, before, environment)
     return right
 
 
@@ -75,26 +77,34 @@ def _ops_of(folders: Sequence[str], environment: dict[str, str]) -> list[str]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _fuzz_op(op: str, limits: Limits, device: str, seed: int, before: list[str], environment: dict[str, str]) -> bool:
+def _fuzz_op(
+    op: str, limits: Limits, device: str, seed: int, processes: int, before: list[str], environment: dict[str, str]
+) -> bool:
     kept = project.root() / "build/fuzz"
     with tempfile.TemporaryDirectory(prefix="devtool-fuzz-") as folder:
-        platform = "Host" if device == "cpu" else "CUDA"
         # pyxla.fuzz.__main__.Job has the fields' meaning.
-        job = {"op": op, "platform": platform, "seed": seed, "first": 0, "rounds": None, "calls": limits.calls}
-        job |= {"seconds": limits.seconds, "isolated": False, "folder": folder, "kept": str(kept)}
-        status, errors = _run(job, before, environment)
-        state, found = _read(job, "state"), _read(job, "found")
-        if state is None:
-            click.echo(errors, err=True)
-            raise DevtoolError(f"fuzz: {op}: the process {how_it_ended(status)} before the first call", "see above")
-        if status and not found:
-            found = {"kind": f"the process {how_it_ended(status)}", "problem": errors, "code": ""}
-            # A GPU's context does not survive the fork that isolates an input.
-            if platform == "Host":
-                click.echo(f"{op}: {found['kind']} in round {state['round']}; looking for the input")
-                _run(job | {"first": state["round"], "rounds": 1, "isolated": True}, [], environment)
-                found = _read(job, "found") or found
-    counts, seconds = Counter(state["counts"]), state["seconds"]
+        common = {"op": op, "platform": "Host" if device == "cpu" else "CUDA", "seed": seed, "rounds": None}
+        common |= {"seconds": limits.seconds, "isolated": False, "folder": folder, "kept": str(kept)}
+        jobs = [
+            common | {"first": first, "step": processes, "calls": calls}
+            for first, calls in _shares(limits.calls, processes)
+        ]
+        with ThreadPoolExecutor(processes) as threads:
+            try:
+                ends = list(threads.map(lambda job: _run(job, before, environment), jobs))
+            except BaseException:
+                _end_all(common)
+                raise
+        states = [_read(job, f"state-{job['first']}") for job in jobs]
+        found = _read(common, "found")
+        for (status, errors), state in zip(ends, states, strict=True):
+            if state is None:
+                click.echo(errors, err=True)
+                raise DevtoolError(f"fuzz: {op}: the process {how_it_ended(status)} before the first call", "see above")
+            if status and not found:
+                found = _input_of_crash(common, status, errors, state["round"], environment)
+    counts = sum((Counter(state["counts"]) for state in states), Counter())
+    seconds = max(state["seconds"] for state in states)
     rate = f"{counts.total() / seconds:.0f} calls/s" if seconds else "no time"
     each = ", ".join(f"{count} {kind}" for kind, count in counts.most_common())
     click.echo(f"{op}: {counts.total()} calls in {seconds:.0f} s, {rate}, seed {seed}: {each}")
@@ -103,15 +113,41 @@ def _fuzz_op(op: str, limits: Limits, device: str, seed: int, before: list[str],
     return not found
 
 
+def _shares(calls: int | None, processes: int) -> list[tuple[int, int | None]]:
+    """The first round of each process, and its calls; a process without calls is left out."""
+    shares = [None if calls is None else calls // processes + (first < calls % processes) for first in range(processes)]
+    return [(first, share) for first, share in enumerate(shares) if share != 0]
+
+
+def _input_of_crash(
+    common: dict[str, Any], status: int, errors: str, number: int, environment: dict[str, str]
+) -> dict[str, Any]:
+    """What a process found that ended by itself in a round: the input, if it is to be had."""
+    kind = f"the process {how_it_ended(status)}"
+    # A GPU's context does not survive the fork that isolates an input.
+    if common["platform"] == "Host":
+        click.echo(f"{common['op']}: {kind} in round {number}; looking for the input")
+        Path(common["folder"], "over").unlink(missing_ok=True)
+        _run(common | {"first": number, "step": 1, "rounds": 1, "calls": None, "isolated": True}, [], environment)
+    return _read(common, "found") or {"kind": kind, "problem": errors, "code": ""}
+
+
 def _run(job: dict[str, Any], before: list[str], environment: dict[str, str]) -> tuple[int, str]:
     """Does a job; returns the exit status and the end of what the process said."""
-    path = Path(job["folder"], "job")
+    path = Path(job["folder"], f"job-{job['first']}")
     path.write_text(json.dumps(job))
     command = [*before, sys.executable, "-m", "pyxla.fuzz", str(path)]
-    with Path(job["folder"], "errors").open("w+") as errors:
+    with path.with_suffix(".errors").open("w+") as errors:
         status = run_through(command, project.root(), environment, stderr=errors)
+        if status:
+            _end_all(job)
         errors.seek(0)
         return status, "".join(errors.readlines()[-_LINES:])
+
+
+def _end_all(job: dict[str, Any]) -> None:
+    """Makes the processes of the job's folder end after their next call."""
+    Path(job["folder"], "over").touch()
 
 
 def _read(job: dict[str, Any], name: str) -> dict[str, Any] | None:

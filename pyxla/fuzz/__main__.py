@@ -1,6 +1,7 @@
 """The process that calls an op: `python -m pyxla.fuzz JOB`, a JSON file with the fields of Job.
 
-It writes what it has done to the job's folder: `state` after each round of inputs, and `found` if one is wrong.
+It writes what it has done to the job's folder, which jobs that run at the same time share: `state-<first round>` after
+each round of inputs, and `found` if one is wrong. A file `over` in it ends all of them.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ class Job:
         platform: "Host" or "CUDA".
         seed: of all choices.
         first: the first round.
+        step: from one round to the next.
         rounds: how many; None: until calls or seconds are over.
         calls: how many inputs at most; None: no limit.
         seconds: for how long at most; None: no limit.
         isolated: whether each input has a process of its own, which may crash.
-        folder: for `state` and `found`.
+        folder: for `state-<first>`, `found` and `over`.
         kept: the folder in which hypothesis keeps inputs that were wrong.
     """
 
@@ -41,6 +43,7 @@ class Job:
     platform: str
     seed: int
     first: int
+    step: int
     rounds: int | None
     calls: int | None
     seconds: float | None
@@ -68,7 +71,8 @@ def run(job: Job) -> None:
     def is_over() -> bool:
         # Also within a round, which takes minutes under memcheck.
         calls_left = job.calls is None or counts.total() < job.calls
-        return not calls_left or (job.seconds is not None and time.monotonic() - begin >= job.seconds)
+        seconds_left = job.seconds is None or time.monotonic() - begin < job.seconds
+        return not (calls_left and seconds_left) or Path(job.folder, "over").exists()
 
     def first_wrong(drawn: Input) -> Input | None:
         """The first of a drawn input's seeds that is wrong; while hypothesis shrinks, only the seed found is tried."""
@@ -84,14 +88,15 @@ def run(job: Job) -> None:
             # Only inputs that are wrong in the same way count, so that hypothesis shrinks one mistake.
             if outcome.problem and outcome.kind == wrong.setdefault("kind", outcome.kind):
                 wrong.update(problem=outcome.problem)
+                Path(job.folder, "over").touch()
                 wrong_at = more
                 return one
             if outcome.kind == REFUSED:  # whatever the values
                 break
         return None
 
-    for number in itertools.count(job.first) if job.rounds is None else range(job.first, job.first + job.rounds):
-        _write(job, "state", round=number, counts=counts, seconds=time.monotonic() - begin)
+    for number in itertools.islice(itertools.count(job.first, job.step), job.rounds):
+        _write(job, f"state-{job.first}", round=number, counts=counts, seconds=time.monotonic() - begin)
         if is_over():
             break
         examples = min(ROUND, job.calls - counts.total()) if job.calls else ROUND
@@ -108,7 +113,7 @@ def run(job: Job) -> None:
         found, why = first_wrong(drawn) or drawn, f"found by devtool fuzz: {wrong['kind']}"
         _write(job, "found", **wrong, code=code_of(f"fuzz-{number}", why, found.case, found.arguments()))
         break
-    _write(job, "state", round=number, counts=counts, seconds=time.monotonic() - begin)
+    _write(job, f"state-{job.first}", round=number, counts=counts, seconds=time.monotonic() - begin)
 
 
 def _write(job: Job, name: str, **fields) -> None:

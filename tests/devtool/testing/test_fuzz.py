@@ -45,6 +45,16 @@ def test_all_is_right(tree):
     )
 
 
+def test_processes_share_the_calls(tree, source):
+    """Each has rounds of its own; a crash in one of them ends the others, and its input is found."""
+    result = tree.run("fuzz", "simple_add", "--calls", "301", "--device", "cpu", "-n", "2")
+    assert result.returncode == 0, result.stderr
+    assert re.match(r"simple_add: 301 calls in \d+ s, \d+ calls/s, seed 0: ", result.stdout), result.stdout
+    printed = find(tree, source, MISTAKES["crash after 16 elements"][0], "--calls", "1000000", "-n", "2")
+    calls = re.search(r"^simple_add: (\d+) calls in ", printed, re.MULTILINE)
+    assert calls and int(calls[1]) < 100000 and "crashed (SIGILL)" in printed, printed
+
+
 def test_seconds_end_within_a_round(tree):
     """A round is some 2000 calls, which take minutes under memcheck."""
     result = tree.run("fuzz", "simple_add", "--seconds", "0.1", "--device", "cpu")
@@ -78,10 +88,10 @@ def test_a_mistake_is_kept_and_its_case_fails(tree, source):
         cases.write_text(before)
 
 
-def find(tree, source, code: str) -> str:
+def find(tree, source, code: str, *options: str) -> str:
     """What fuzz says with this code in the loop."""
     source.write_text(source.read_text().replace(LINE, f"{LINE}\n        {code}", 1))
-    result = tree.run("fuzz", "simple_add", "--calls", "4000", "--device", "cpu")
+    result = tree.run("fuzz", "simple_add", "--calls", "4000", "--device", "cpu", *options)
     assert result.returncode == 1, result.stderr
     return result.stdout
 
