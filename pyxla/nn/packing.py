@@ -1,6 +1,6 @@
 """Copies several small tensors to the device as one: copies run one after the other, after the previous step.
 
-On an H200 each copy costs a decoder's step 5 us in which nothing else runs (docs/lab/measurements.md).
+On an H200 each copy costs a decoder's step 5 us in which nothing else runs (docs/lab/measurements/cuda-device.md).
 """
 
 from __future__ import annotations
