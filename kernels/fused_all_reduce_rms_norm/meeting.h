@@ -4,6 +4,7 @@
 // reads them, and returns when all have left: so an item may point to an operand of the call.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -16,6 +17,9 @@
 #include <vector>
 
 namespace fused_all_reduce_rms_norm {
+
+// Seconds; a clock counts nanoseconds in 64 bits.
+inline constexpr double kLongest = 1e9;
 
 /** How a device's entry ended. */
 enum class Entry { kMet, kLate, kBroken, kTwice };
@@ -47,7 +51,8 @@ class Meeting {
       }
       return true;
     };
-    changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return broken_ || all(entered_); });
+    changed_.wait_for(lock, std::chrono::duration<double>(std::min(seconds, kLongest)),
+                      [&] { return broken_ || all(entered_); });
     if (!all(entered_)) {
       const bool first = !std::exchange(broken_, true);
       for (size_t other = 0; other < entered_.size(); ++other) {

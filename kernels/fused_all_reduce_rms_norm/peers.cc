@@ -127,7 +127,7 @@ ffi::Error ConnectPeers(const Group& group, int64_t channel, double timeout, Pee
     std::lock_guard<std::mutex> lock(*mutex);
     connected->emplace(key, *peers);
   }
-  peers->timeout_ns = static_cast<uint64_t>(std::min(timeout, 1e9) * 1e9);
+  peers->timeout_ns = static_cast<uint64_t>(std::min(timeout, kLongest) * 1e9);
   return ffi::Error::Success();
 }
 
