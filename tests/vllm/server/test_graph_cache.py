@@ -21,6 +21,39 @@ print(json.dumps([*graphs(), tokens]))
 """
 
 
+# What the name of a file is a hash of, in this order (pyxla/pjrt_proxy/graph_cache.cc).
+PARTS = ("XLA_FLAGS", "format", "options", "program")
+
+
+def parts_of(path) -> list[bytes]:
+    """A file's parts; each is its size and its bytes, and the first of the file is the key with all of them."""
+
+    def split(data):
+        while data:
+            size = int.from_bytes(data[:8], "little")
+            yield data[8 : 8 + size]
+            data = data[8 + size :]
+
+    return list(split(next(split(path.read_bytes()))))
+
+
+def changes(cache, before) -> list[str]:
+    """Of each file that came after `before`: in which parts it differs from the file of these that is most like it."""
+    known = [parts_of(path) for path in before]
+    found = []
+    for path in sorted(files_in(cache) - before):
+        own = parts_of(path)
+        differ = [
+            [name for name, *pair in zip(PARTS, own, other, strict=True) if pair[0] != pair[1]] for other in known
+        ]
+        found.append(f"{path.name}: {', '.join(min(differ, key=len, default=PARTS))}")
+    return found
+
+
+def files_in(cache) -> set:
+    return {path for path in cache.rglob("*") if path.is_file()}
+
+
 def start(folder, cache, **variables) -> list:
     """How many graphs a fresh process compiles, how many it loads, and its tokens."""
     env = os.environ | {"PYTHONPATH": str(ROOT), "VLLM_XLA_CACHE_PATH": str(cache)} | variables
@@ -38,7 +71,8 @@ def test_second_start_compiles_nothing(folder_of, tmp_path):
     compiled, loaded, tokens = start(folder, tmp_path)
     # Two buckets, one of them with graphs that sample. Graphs that move data are alike in many places.
     assert compiled > 2
-    assert start(folder, tmp_path) == [0, compiled + loaded, tokens]
+    kept = files_in(tmp_path)
+    assert start(folder, tmp_path) == [0, compiled + loaded, tokens], changes(tmp_path, kept)
     assert start(folder, tmp_path, VLLM_DISABLE_COMPILE_CACHE="1") == [compiled + loaded, 0, tokens]
 
 
