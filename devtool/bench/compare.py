@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import click
@@ -94,7 +94,7 @@ def compare_runs(before: Run, now: Run, noise: float) -> list[Ratio]:
             medians = statistics.median(old.control), statistics.median(case.control)
             found.append(Ratio(f"{case.op} {case.name}", CONTROL, *medians, value, low, high, ""))
             slower, faster = max(1.0, high), min(1.0, low)
-        for layer in case.layers:
+        for layer in case.lasting_layers:
             was = old.layer(layer.name)
             if was is None or not layer.seconds:
                 continue
@@ -113,14 +113,15 @@ def check_device(before: Run, about: dict) -> None:
         raise DevtoolError(message, "compare runs of one machine; --device chooses")
 
 
-def check_cases(before: Run, now: Run, *, selected: bool) -> None:
+def check_cases(before: Run, now: Run, *, selected: bool, ops: Collection[str] | None = ()) -> None:
     """Raises DevtoolError if there is nothing to compare, or this run lacks what the earlier one has.
 
     Args:
         before, now: the runs.
         selected: --case or --layer chose what was timed now, so the rest may be missing.
+        ops: what was asked for now, besides the ops that this run has; None: all ops of the earlier run.
     """
-    lost = [] if selected else _lost(before, now)
+    lost = [] if selected else _lost(before, now, ops)
     if lost:
         message = f"bench: --compare: expected the cases of the earlier run, got none of {', '.join(lost)}"
         raise DevtoolError(message, "if they were removed on purpose, save a new run with --json")
@@ -204,17 +205,17 @@ def _counterpart(run: Run, case: Case) -> Case | None:
     return next((c for c in run.cases if (c.op, c.name) == (case.op, case.name)), None)
 
 
-def _lost(before: Run, now: Run) -> list[str]:
-    """The cases of this run's ops, and the layers of ours, that only the earlier run has."""
-    ops, lost = {case.op for case in now.cases}, []
+def _lost(before: Run, now: Run, ops: Collection[str] | None) -> list[str]:
+    """The cases of these ops and of this run's, and the layers of ours, that only the earlier run has."""
+    judged, lost = {case.op for case in (before if ops is None else now).cases} | set(ops or ()), []
     for old in before.cases:
         new = _counterpart(now, old)
-        if old.op in ops and new is None:
+        if old.op in judged and new is None:
             lost.append(f"{old.op} {old.name}")
         elif new is not None:
             lost += [
                 f"{old.op} {old.name} {la.name}"
-                for la in old.layers
+                for la in old.lasting_layers
                 if is_ours(la.name) and la.seconds and not new.layer(la.name)
             ]
     return lost

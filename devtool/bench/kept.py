@@ -104,7 +104,7 @@ def markdown(runs: Sequence[Run]) -> Iterator[str]:
 
 def _implementations(case: Case) -> list[str]:
     """Names of the implementations that were timed along with the op."""
-    return [layer.name.removesuffix(" raw") for layer in case.layers if layer.name.endswith(" raw") and layer.seconds]
+    return [la.name.removesuffix(" raw") for la in case.lasting_layers if la.name.endswith(" raw") and la.seconds]
 
 
 def _cells(case: Case, implementation: str) -> Iterable[str]:
@@ -116,7 +116,7 @@ def _cells(case: Case, implementation: str) -> Iterable[str]:
     unit, rated = "copy" if case.bound == "copy" else "matrix", raw or step
     yield f"{case.floor / rated.median:.0%} of {unit}" if rated else ""
     yield duration(step.median) if step else ""
-    baselines = [la for la in case.layers if la.seconds and not is_ours(la.name) and not implementation]
+    baselines = [la for la in case.lasting_layers if la.seconds and not is_ours(la.name) and not implementation]
     yield ", ".join(f"{la.name} {duration(la.median)}" for la in baselines)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ import click
 
 from devtool import project
 from devtool.errors import DevtoolError, unknown
-from devtool.processes import how_it_ended, run_lines
+from devtool.processes import event_in, how_it_ended, run_lines
 
 
 def run_measurement(where: str, command: Sequence[str], reader: Reader, environment: Mapping[str, str]) -> None:
@@ -73,7 +72,7 @@ class Reader:
 
     def read(self, line: str) -> None:
         """Takes a line."""
-        event = json.loads(line)
+        event = event_in(line)
         if "plan" in event:
             self.plan = event["plan"]
             self.bar("", event.get("steps"))

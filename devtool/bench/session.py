@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,7 +80,8 @@ def show_run(selection: Selection, options: Options, files: Files, noise: float,
         print_table(f"against {selection.against}, in the same run", ratios, digits=3)
         require_at_most(ratios, limit, selection.against)
     if before:
-        _compare(before, run, noise, selected=bool(selection.cases or selection.layers))
+        asked = () if files.load else selection.ops or None
+        _compare(before, run, noise, asked, selected=bool(selection.cases or selection.layers))
 
 
 def show_benches(selection: Selection) -> None:
@@ -95,9 +97,9 @@ def update_tables(added: Path | None) -> None:
     write_tables(project.root() / "docs/measurements.md")
 
 
-def _compare(before: Run, run: Run, noise: float, *, selected: bool) -> None:
+def _compare(before: Run, run: Run, noise: float, ops: Sequence[str] | None, *, selected: bool) -> None:
     check_device(before, run.document["device"])
-    check_cases(before, run, selected=selected)
+    check_cases(before, run, selected=selected, ops=ops)
     ratios = compare_runs(before, run, noise)
     print_ratios(ratios, before, run)
     require_no_regression(ratios)

@@ -69,6 +69,7 @@ class Case:
         control: seconds of the reference run, a write that is the same in every run: it shows the machine's speed.
         checked: what was compared with the reference: "all", "nothing", or a sample.
         refused: what is wrong with the kernel's numbers, so that nothing was timed.
+        against: the other library that was timed too; its layers have this name before theirs.
     """
 
     op: str
@@ -81,6 +82,12 @@ class Case:
     control: tuple[float, ...]
     checked: str
     refused: str | None
+    against: str | None = None
+
+    @property
+    def lasting_layers(self) -> tuple[Layer, ...]:
+        """Those that another run has too: without the other library's."""
+        return tuple(la for la in self.layers if not (self.against and la.name.startswith(f"{self.against} ")))
 
     def layer(self, name: str) -> Layer | None:
         """The layer of this name, if it was timed."""
@@ -170,9 +177,10 @@ def _case(entry: dict[str, Any], rates: dict[str, float]) -> Case:
     bound = max(needs, key=needs.__getitem__)
     layers = tuple(_layer(layer) for layer in entry["layers"])
     control = tuple(_positive(value) for value in entry["control"])
-    checked, refused = entry.get("checked", "nothing"), entry.get("refused")
+    checked, refused, against = entry.get("checked", "nothing"), entry.get("refused"), entry.get("against")
     return Case(
         str(entry["op"]), str(entry["case"]), moved, done, needs[bound], bound, layers, control, checked, refused,
+        None if against is None else str(against),
     )  # fmt: skip
 
 

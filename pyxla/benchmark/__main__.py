@@ -103,12 +103,13 @@ def run(options: argparse.Namespace, folder: Path, channel: TextIO) -> None:
                 send(tell=f"{where}: {what}")
 
             shared = {"rounds": options.rounds, "tell": tell, "against": _other(op, options)}
+            document["cases"].append({"against": options.against_name} if against else {})
             if isinstance(bench, Step):
-                document["cases"].append(whole_step.measure_step(find_op(op), bench, device, **shared))
+                document["cases"][-1] |= whole_step.measure_step(find_op(op), bench, device, **shared)
                 continue
             libraries = [split_name(folder)[1] for folder in folders[op]]
             beside = [i for i in find_op(op).implementations.values() if i.library in libraries]
-            record = runs.measure(
+            document["cases"][-1] |= runs.measure(
                 find_op(op),
                 bench,
                 device,
@@ -116,7 +117,6 @@ def run(options: argparse.Namespace, folder: Path, channel: TextIO) -> None:
                 implementations=beside,
                 **shared,
             )
-            document["cases"].append(record)
         document["rates"] = runs.rates(device, lambda what: send(tell=what), rates)
     except PyxlaError as error:
         send(problem="pyxla", message=error.message, hint=error.hint)

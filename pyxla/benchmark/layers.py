@@ -8,7 +8,6 @@ subtracted. Each call gets the result of the call before, if a result fits an op
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -99,11 +98,16 @@ class Step:
         return "as the call before leaves them"
 
     def samples(self) -> list[float]:
-        """Seconds of a call, one per round, without the fixed cost of a step."""
-        one, many = statistics.median(self._one), statistics.median(self._many)
-        # many = start + calls * call, one = start + call. Noise may make `start` too large: times stay above 0.
-        start = min(max(0.0, (one * self.calls - many) / (self.calls - 1)), one)
-        return [max(time - start, 0.01 * time) / self.calls for time in self._many]
+        """Seconds of a call, one per round, without the fixed cost of a step.
+
+        many = start + calls * call, one = start + call. Each round has an estimate of its own: one `start` for all
+        would be an error that all samples share, so that their spread does not show it.
+        """
+        return [self._call(one, many) for one, many in zip(self._one, self._many, strict=True)]
+
+    def _call(self, one: float, many: float) -> float:
+        # Noise may make `start` negative, or too large: times stay above 0.
+        return min(max((many - one) / (self.calls - 1), 0.01 * many / self.calls), many / self.calls)
 
 
 def chained_operand(op: CustomOp, arguments: Arguments, results: Sequence[Any]) -> tuple[str, int] | None:

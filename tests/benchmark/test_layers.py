@@ -4,6 +4,7 @@ import gc
 import importlib
 import math
 import os
+import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from pyxla_kernels._paged_attention.benches import bench as attention_bench
 from pyxla_kernels.simple_add.simple_add import simple_add
 
+from devtool.bench.compare import paired_shift
 from pyxla.benchmark import Bench, host
 from pyxla.benchmark.__main__ import benches
 from pyxla.benchmark.check import Expected
@@ -103,10 +105,26 @@ def test_calls_of_a_step_fit_in_time_and_memory(seconds, rows):
 
 def test_what_a_step_costs_by_itself_is_taken_off():
     step = Step("raw step", "", lambda call: 0.0, None, None, calls=10)
-    step._one, step._many = [3.0] * 3, [21.0, 21.0, 31.0]  # one unit for the start, two for each call
+    step._one, step._many = [3.0] * 3, [21.0, 21.0, 30.0]  # one unit for the start, two for each call
     assert step.samples() == [2.0, 2.0, 3.0]
-    step._one, step._many = [5.0], [2.0]  # noise: a single call took longer than ten
-    assert step.samples()[0] > 0
+    step._one, step._many = [5.0, 0.1], [2.0, 10.0]  # noise: one call took longer than ten, or less than one of them
+    assert step.samples() == [0.002, 1.0]
+
+
+@pytest.mark.parametrize(("calls", "start"), [(2, 0.5), (4, 2.0), (128, 20.0)])
+def test_interval_of_a_step_beside_itself(calls, start):
+    """Holds 1 in 99 % of all runs, also with few calls, in which the start is as large as the noise."""
+    noise = random.Random(calls)
+
+    def samples():
+        step = Step("raw step", "", lambda call: 0.0, None, None, calls)
+        for _ in range(50):
+            step._one.append((start + 1) * noise.lognormvariate(0, 0.1))
+            step._many.append((start + calls) * noise.lognormvariate(0, 0.1))
+        return step.samples()
+
+    intervals = [paired_shift(samples(), samples()) for _ in range(200)]
+    assert sum(low <= 1 <= high for _, low, high in intervals) >= 194
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_op_and_its_revision_take_turns(tree):
     assert "against HEAD, in the same run" in result.stdout
     case = json.loads(saved.read_text())["cases"][0]
     names = [layer["name"] for layer in case["layers"]]
-    assert names == ["raw", "HEAD raw", "raw step", "HEAD raw step"]
+    assert names == ["raw", "HEAD raw", "raw step", "HEAD raw step"] and case["against"] == "HEAD"
     assert {len(layer["seconds"]) for layer in case["layers"]} == {12}
     table = result.stdout[result.stdout.index("against HEAD") :]
     assert [line.split()[-9:-7] for line in table.splitlines() if " us " in line or " ms " in line]
