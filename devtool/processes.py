@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 _libc = ctypes.CDLL(None)
 
@@ -47,6 +49,16 @@ def run_lines(
     except BaseException:
         _end_tree(child)
         raise
+
+
+def event_in(line: str) -> dict[str, Any]:
+    """The JSON object in a line; none, and the line on stderr, if it is something else: an op may print."""
+    with contextlib.suppress(ValueError):
+        event = json.loads(line)
+        if isinstance(event, dict):
+            return event
+    print(line, file=sys.stderr)
+    return {}
 
 
 def run_through(

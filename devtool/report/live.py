@@ -18,7 +18,7 @@ from typing import Any
 
 from devtool import project
 from devtool.errors import DevtoolError
-from devtool.processes import how_it_ended, run_lines
+from devtool.processes import event_in, how_it_ended, run_lines
 
 
 def probe(ops: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -28,10 +28,10 @@ def probe(ops: Sequence[str]) -> dict[str, dict[str, Any]]:
         begun: list[str] = []
 
         def read(line: str, begun: list[str] = begun) -> None:
-            event = json.loads(line)
+            event = event_in(line)
             if "begin" in event:
                 begun.append(event["begin"])
-            else:
+            elif "op" in event:
                 found[event["op"]] = event
 
         with tempfile.TemporaryFile("w+", prefix="devtool-report-") as said:

@@ -45,12 +45,14 @@ def watch(names: Sequence[str], device: str, options: Options, arguments: Sequen
     options = for_cpu(options) if device == "cpu" else options
     places = [project.kernels(), *([project.pyxla_folder()] if project.pyxla_folder().parent == project.root() else [])]
     with contextlib.suppress(KeyboardInterrupt), _Tests(folders, device, arguments) as tests:
-        if _build(folders, options):
-            tests.run()
         changes = watchfiles.watch(
             *places, watch_filter=_is_source, debounce=QUIET_MS, step=QUIET_MS, rust_timeout=POLL_MS,
             yield_on_timeout=True, raise_interrupt=True,
         )  # fmt: skip
+        # It watches from here on, so that what is saved while the first build runs is seen after it.
+        next(changes)
+        if _build(folders, options):
+            tests.run()
         for found in changes:
             tests.look()
             changed = _relevant({Path(path) for _, path in found}, folders)

@@ -13,6 +13,8 @@ from typing import Any
 
 from pyxla.fuzz.check import Outcome, check_input
 
+# An input that takes longer hangs. Each that hypothesis tries while it shrinks takes as long.
+HANG_S = 10
 # Of a sanitizer's report: the first lines name the mistake and its place.
 _LINES = 12
 
@@ -39,7 +41,7 @@ def _answer(op: Any, drawn: Any, platform: str, told: int, errors: int) -> None:
     try:
         os.dup2(errors, 2)
         faulthandler.enable()
-        signal.alarm(60)
+        signal.alarm(HANG_S)
         os.write(told, json.dumps(check_input(op, drawn, platform)).encode())
         status = 0
     except BaseException:

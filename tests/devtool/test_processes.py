@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from devtool.processes import run_lines
+from devtool.processes import event_in, run_lines
 
 # Like ninja with a command that started during Ctrl-C: it waits for a command that missed the signal.
 WAITS = """import signal, subprocess, sys
@@ -45,3 +45,14 @@ def test_command_that_missed_the_interrupt(command, seconds):
     while runs(started[0]):
         assert time.monotonic() - begin < most + 10
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize("line", ["debug: imported", "1", "[]", ""])
+def test_what_an_op_prints_is_no_event(line, capsys):
+    assert event_in(line) == {}
+    assert capsys.readouterr().err == f"{line}\n"
+
+
+def test_event_in_a_line(capsys):
+    assert event_in('{"tell": "round 1"}') == {"tell": "round 1"}
+    assert capsys.readouterr().err == ""

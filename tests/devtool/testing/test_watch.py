@@ -72,6 +72,15 @@ def test_from_green_to_red_and_back(watched):
     assert not re.search("Traceback|KeyboardInterrupt", watched.log.read_text())
 
 
+def test_file_saved_during_the_first_build(watched):
+    until = time.monotonic() + PATIENCE_S
+    while not (watched.tree.root / "build").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    (watched.tree.kernels / "simple_add/__init__.py").write_text("# changed\n")
+    assert "build:" not in watched.log.read_text()
+    watched.said("build: built simple_add", "watch: kernels/simple_add/__init__.py", GREEN)
+
+
 def test_another_ops_file_changes_nothing(watched):
     watched.tree.tiny_op("tiny")
     watched.said(GREEN)
