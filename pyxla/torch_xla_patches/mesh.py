@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections import Counter
+from collections.abc import Iterable
 from functools import cache
+from types import FrameType
 
 import torch
 
@@ -18,8 +21,11 @@ from pyxla.torch_xla_patches.compiled_graphs import before_each_run
 
 # torch drops the registrations of a library when the library is garbage-collected.
 _LIBRARY = torch.library.Library("aten", "IMPL")
-# The functions of torch_xla and of AOTAutograd that give a graph's updated arguments their new values.
-_WRITE_BACK = ("optimized_mod", "runtime_wrapper")
+# The functions of torch_xla and of AOTAutograd that give a graph's updated arguments their new values, and the name
+# that the graph's results have there; `args` are its arguments, if it still has them.
+_WRITE_BACK = {"optimized_mod": "res", "runtime_wrapper": "all_outs"}
+# Of each of these functions, since the last run: the ids of the values that are also another result, or an argument.
+_SHARED: dict[str, set[int]] = {}
 # What a graph updated: the values before the last graph, and before the one before it. To release a donated buffer is
 # to wait for the graph that took it.
 _OLD_VALUES: list[torch.Tensor] = []
@@ -73,10 +79,13 @@ def _copy_values_alone() -> None:
         if (source.device, source.dtype, source.shape) == (target.device, target.dtype, target.shape):
             sharding = _XLAC._get_xla_sharding_spec(source)
             is_alike = sharding and sharding == _XLAC._get_xla_sharding_spec(target)
-            if is_alike and not _XLAC._check_tensor_need_materialization([source])[0]:
+            is_alike = is_alike and not _XLAC._check_tensor_need_materialization([source])[0]
+            caller = sys._getframe(1)
+            is_written_back = caller.f_code.co_name in _WRITE_BACK
+            if is_alike and not (is_written_back and _XLAC._xla_get_tensor_id(source) in _shared_in(caller)):
                 # Clears the sharding of the old value: otherwise torch_xla would annotate the new value with it.
                 _XLAC._xla_clear_sharding(target)
-                if sys._getframe(1).f_code.co_name not in _WRITE_BACK:
+                if not is_written_back:
                     return source.clone()
                 _OLDER_VALUES.clear()
                 _OLD_VALUES.append(target)
@@ -92,6 +101,26 @@ def _copy_values_alone() -> None:
         _LIBRARY.impl("copy", copy, "XLA")
 
 
+def _shared_in(caller: FrameType) -> set[int]:
+    """The ids of the tensors that are more than one result of the caller's graph, or also an argument.
+
+    A function may return what it writes to an argument, or write it to two: torch_xla then has one tensor for both. Who
+    takes its data would see it change when the other is updated.
+    """
+    from torch_xla import _XLAC
+
+    def ids(tensors: Iterable[object]) -> list[int]:
+        on_xla = [t for t in tensors if isinstance(t, torch.Tensor) and t.device.type == "xla"]
+        return list(map(_XLAC._xla_get_tensor_id, on_xla))
+
+    name = caller.f_code.co_name
+    if name not in _SHARED:
+        values = caller.f_locals
+        results = Counter(ids(values[_WRITE_BACK[name]]))
+        _SHARED[name] = {one for one, count in results.items() if count > 1}.union(ids(values.get("args", ())))
+    return _SHARED[name]
+
+
 def _release_old_values_late() -> None:
     """Keeps the values that a compiled function updated until the next graph is launched.
 
@@ -102,6 +131,7 @@ def _release_old_values_late() -> None:
     """
 
     def is_launched_next(_: list[torch.Tensor]) -> None:
+        _SHARED.clear()
         _OLDER_VALUES.extend(_OLD_VALUES)
         _OLD_VALUES.clear()
 

@@ -1,5 +1,6 @@
 """What pyxla.shard corrects in torch_xla's compiled functions: the order of inputs, and in-place updates."""
 
+import inspect
 import time
 
 import numpy as np
@@ -60,6 +61,55 @@ def finished_executions():
     """The number of runs; a run is counted when its thread has ended."""
     xm.wait_device_ops()
     return executions()
+
+
+def add_and_return(total, step):
+    total.add_(step)
+    return total.clone()
+
+
+def add_and_return_the_sum_itself(total, step):
+    new = total + step
+    total.copy_(new)
+    return new
+
+
+def donate_and_return(total, step):
+    torch.ops.pyxla.donate(total)
+    total.add_(step)
+    return total.clone()
+
+
+def copy_the_sum(total, other, step):
+    total.add_(step)
+    other.copy_(total)
+    # torch_xla would return the sum for any further result.
+    return total.clone()
+
+
+SHARING = [add_and_return, add_and_return_the_sum_itself, donate_and_return, copy_the_sum]
+
+
+@pytest.mark.parametrize("function", SHARING)
+@torch.no_grad()
+def test_a_value_that_has_two_names_is_two_values(function):
+    """What is written to an argument is also returned, or written to another one."""
+    on_cpu = [torch.randn(8, 16) for _ in inspect.signature(function).parameters]
+    on_xla = [split(tensor) for tensor in on_cpu]
+    compiled = torch.compile(function, backend="openxla", fullgraph=True)
+    reference = add_and_return if function is donate_and_return else function
+    results, wanted = [], []
+    for _ in range(3):
+        results.append(compiled(*on_xla))
+        wanted.append(reference(*on_cpu).clone())
+    # Each argument in turn gets another value, which no other tensor may see.
+    for argument, want in zip([None, *on_xla], [None, *on_cpu], strict=True):
+        if argument is not None:
+            argument.copy_(torch.full((8, 16), 50.0))
+            torch_xla.sync()
+            want.fill_(50.0)
+        for got, expected in zip([*results, *on_xla], [*wanted, *on_cpu], strict=True):
+            torch.testing.assert_close(got.cpu(), expected)
 
 
 @torch.no_grad()
