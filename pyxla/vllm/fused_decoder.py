@@ -48,7 +48,9 @@ def _layer_fits(layer: LlamaDecoderLayer) -> bool:
     plain = all(isinstance(p.quant_method, UnquantizedLinearMethod) and p.bias is None for p in products)
     sizes = layer.hidden_size, attention.q_size, mlp.down_proj.input_size
     rotary = attention.rotary_emb
-    turned = rotary.rotary_dim == attention.head_dim and rotary.is_neox_style and attention.head_dim % HEAD_GRANULE == 0
+    # Longrope's has no style; Mistral's models, which are Llamas too, may scale the queries.
+    turned = rotary.rotary_dim == attention.head_dim and getattr(rotary, "is_neox_style", False)
+    turned &= attention.head_dim % HEAD_GRANULE == 0 and not getattr(attention, "do_llama_4_scaling", False)
     return plain and turned and all(size % GRANULE == 0 for size in sizes)
 
 

@@ -121,7 +121,7 @@ class XlaPlatform(Platform):
         from vllm.sampling_params import SamplingParams
 
         if isinstance(params, SamplingParams):
-            check_request(params, cls._config)
+            check_request(params, processed_inputs.get("prompt_token_ids") or (), cls._config)
 
 
 def _use_one_process(config: VllmConfig) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyxla.errors import PyxlaError, mismatch
@@ -100,18 +100,22 @@ def _quantises_the_cache_alone(model: Any) -> bool:
     return model.quantization == "compressed-tensors" and not weights
 
 
-def check_request(params: SamplingParams, config: VllmConfig) -> None:
+def check_request(params: SamplingParams, prompt: Sequence[int], config: VllmConfig) -> None:
     """Raises for parameters of a request that are not there; vLLM's server answers with HTTP 400.
 
     Args:
         params: of the request.
+        prompt: its tokens.
         config: vLLM's.
 
     Raises:
-        ArgumentError: the first such parameter.
+        ArgumentError: the first such parameter, or a token that the model does not have.
     """
     model, ahead = config.model_config, config.scheduler_config.async_scheduling
-    check_parameters(params, model.get_vocab_size(), model.max_logprobs, not model.skip_tokenizer_init)
+    vocab_size, largest = model.get_vocab_size(), max(prompt, default=0)
+    # vLLM takes all tokens of the tokenizer, which may have more than the model.
+    check.that(largest < vocab_size, "prompt", f"tokens below {vocab_size}, as the model has", largest)
+    check_parameters(params, vocab_size, model.max_logprobs, not model.skip_tokenizer_init)
     if ahead and not samples_apart():
         # vLLM makes the mask before the token of the step before is there.
         hint = "start vLLM without --async-scheduling"

@@ -4,6 +4,7 @@ import pytest
 
 import pyxla
 from tests.vllm.engine import MARKS, engine
+from tests.vllm.models import VOCABULARY
 
 pytestmark = MARKS
 # Quantised weights, in the form of compressed-tensors.
@@ -113,5 +114,11 @@ def test_a_request(llm):
     with pytest.raises(ValueError) as caught:
         llm.generate([prompt], SamplingParams(extra_args={"a": 1}), use_tqdm=False)
     assert caught.value.message == "vllm: extra_args: expected None, got {'a': 1}"
+    # vLLM takes what the tokenizer has; without one the engine would fail on it, or answer for another token.
+    with pytest.raises(ValueError) as caught:
+        llm.generate([{"prompt_token_ids": [5, VOCABULARY, 7]}], SamplingParams(), use_tqdm=False)
+    assert (
+        caught.value.message == f"vllm: prompt: expected tokens below {VOCABULARY}, as the model has, got {VOCABULARY}"
+    )
     (output,) = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=2), use_tqdm=False)
     assert len(output.outputs[0].token_ids) == 2

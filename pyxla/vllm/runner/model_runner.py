@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING
@@ -65,6 +66,8 @@ class ModelRunner:
         # Between the two halves of a step.
         self._started: tuple[Plan, Bucket, list[int], Computed] | None = None
         self._flight: Flight | None = None
+        # Of what is known of the requests: with async scheduling another thread notes the tokens of a step.
+        self._known = threading.Lock()
         self._previous = place(torch.zeros(self.max_requests, dtype=torch.int32).to(device))
         self._layers: dict[str, Attention] = {}
 
@@ -181,12 +184,13 @@ class ModelRunner:
         Returns:
             Whether anything is scheduled; if not, there is nothing to sample.
         """
-        self._batch.update(scheduled, resumed(scheduled.scheduled_cached_reqs))
-        self._sampler.update(scheduled)
-        if not scheduled.total_num_scheduled_tokens:
-            return False
-        bucket = self.buckets.fitting(scheduled.total_num_scheduled_tokens)
-        plan = self._batch.plan(scheduled.num_scheduled_tokens, bucket, self._layouts[bucket])
+        with self._known:
+            self._batch.update(scheduled, resumed(scheduled.scheduled_cached_reqs))
+            self._sampler.update(scheduled)
+            if not scheduled.total_num_scheduled_tokens:
+                return False
+            bucket = self.buckets.fitting(scheduled.total_num_scheduled_tokens)
+            plan = self._batch.plan(scheduled.num_scheduled_tokens, bucket, self._layouts[bucket])
         counts = list(scheduled.num_scheduled_tokens.values())
         self._started = plan, bucket, counts, self._compute(bucket, plan.packed)
         return True
@@ -204,11 +208,19 @@ class ModelRunner:
         (plan, bucket, counts, computed), self._started = self._started, None
         if self._flight and self._sampler.waits_for_tokens(plan.ids):
             self._flight.read()
-        sampled = self._sample(self._sampler.prepare(plan, bucket, masks), computed)
-        self._batch.launched(plan)
-        prompts = self._sampler.prompt_logprobs(plan, counts, computed.hidden)
-        self._flight = Flight(plan, sampled, prompts, [self._batch.has_read, self._sampler.has_read])
+        with self._known:
+            prepared = self._sampler.prepare(plan, bucket, masks)
+        sampled = self._sample(prepared, computed)
+        with self._known:
+            self._batch.launched(plan)
+            prompts = self._sampler.prompt_logprobs(plan, counts, computed.hidden)
+        self._flight = Flight(plan, sampled, prompts, self._has_read)
         return self._flight
+
+    def _has_read(self, plan: Plan, tokens: np.ndarray) -> None:
+        with self._known:
+            self._batch.has_read(plan, tokens)
+            self._sampler.has_read(plan, tokens)
 
     def _launch_empty(self, bucket: Bucket, variant: Variant = LIKELIEST) -> torch.Tensor:
         packed, _ = self._layouts[bucket].empty()

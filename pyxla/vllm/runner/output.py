@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from vllm.v1.outputs import AsyncModelRunnerOutput, LogprobsLists, LogprobsTensors, ModelRunnerOutput
@@ -20,7 +20,7 @@ class Flight(AsyncModelRunnerOutput):
         plan: the step.
         sampled: its tokens, [max_requests], and log probabilities, on the device.
         prompts: log probabilities of the prompts that end in the step.
-        readers: each is called once, with the plan and the tokens of its requests.
+        reader: is called once, with the plan and the tokens of its requests.
     """
 
     def __init__(
@@ -28,9 +28,9 @@ class Flight(AsyncModelRunnerOutput):
         plan: Plan,
         sampled: Sampled,
         prompts: dict[str, Logprobs],
-        readers: Sequence[Callable[[Plan, np.ndarray], None]],
+        reader: Callable[[Plan, np.ndarray], None],
     ):
-        self._plan, self._sampled, self._prompts, self._readers = plan, sampled, prompts, readers
+        self._plan, self._sampled, self._prompts, self._reader = plan, sampled, prompts, reader
         self._lock = threading.Lock()
         self._tokens: np.ndarray | None = None
 
@@ -39,8 +39,7 @@ class Flight(AsyncModelRunnerOutput):
         with self._lock:
             if self._tokens is None:
                 self._tokens = self._sampled.tokens.cpu().numpy()[: len(self._plan.ids)]
-                for reader in self._readers:
-                    reader(self._plan, self._tokens)
+                self._reader(self._plan, self._tokens)
             return self._tokens
 
     def get_output(self) -> ModelRunnerOutput:

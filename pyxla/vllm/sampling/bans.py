@@ -25,7 +25,8 @@ class Bans:
         self._vocab_size = vocab_size
         self._bias = params.logit_bias or {}
         self._allowed = params.allowed_token_ids
-        words = params.bad_words_token_ids or []
+        # A tokenizer may have more tokens than the model.
+        words = [word for word in params.bad_words_token_ids or [] if max(word) < vocab_size]
         self._words = [word[0] for word in words if len(word) == 1]
         self.sequences = [word for word in words if len(word) > 1]
         self._min_tokens = params.min_tokens

@@ -51,6 +51,10 @@ def check_parameters(params: Any, vocab_size: int, max_logprobs: int, has_tokeni
         wanted = getattr(params, name)
         count = vocab_size if wanted == -1 else wanted or 0
         check.that(count <= most, name, f"at most {most}", count, f"start vLLM with --max-logprobs {count}")
+    if params.prompt_logprobs is not None:
+        # vLLM 0.11.0 has no such field. What a cache has of a prompt has no log probabilities.
+        reads = getattr(params, "skip_reading_prefix_cache", None) is False
+        check.that(not reads, "skip_reading_prefix_cache", "True or None with prompt_logprobs", False)
     _check_known(params)
 
 

@@ -33,6 +33,28 @@ def test_few_blocks_change_no_token(folder_of, monkeypatch, preempted, mode, ahe
     assert sum(fed) > 50 if ahead else sum(fed) == 0
 
 
+def test_a_step_is_not_read_while_the_batch_changes(folder_of, monkeypatch):
+    """vLLM reads it in a thread of its own; what it notes meanwhile would be lost."""
+    folder, prompts, inside, overlaps = folder_of("llama"), prompts_of(5, 40, 17), [], []
+    llm = engine(folder, "direct", **AHEAD)
+    update, has_read = Batch.update, Batch.has_read
+
+    def slow_update(self, *arguments):
+        inside.append(True)
+        time.sleep(0.02)
+        update(self, *arguments)
+        inside.pop()
+
+    def watched_read(self, *arguments):
+        overlaps.append(bool(inside))
+        has_read(self, *arguments)
+
+    monkeypatch.setattr(Batch, "update", slow_update)
+    monkeypatch.setattr(Batch, "has_read", watched_read)
+    assert generate(llm, prompts, COUNT) == greedy(folder, prompts, COUNT)
+    assert len(overlaps) >= COUNT and not any(overlaps)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_steps_without_requests_change_no_token(folder_of, monkeypatch, mode):
     """vLLM runs them in an engine that waits for others, also between a step and the one that takes its tokens."""

@@ -64,6 +64,10 @@ def test_the_fields_are_those_of_vllm():
         ({"allowed_token_ids": []}, "vllm: allowed_token_ids: expected at least one token, got none"),
         ({"logprobs": 21}, "vllm: logprobs: expected at most 20, got 21"),
         ({"prompt_logprobs": -1}, "vllm: prompt_logprobs: expected at most 20, got 100"),
+        (
+            {"prompt_logprobs": 0, "skip_reading_prefix_cache": False},
+            "vllm: skip_reading_prefix_cache: expected True or None with prompt_logprobs, got False",
+        ),
     ],
 )
 def test_refused_by_name(fields, message):
@@ -79,7 +83,7 @@ def test_bad_words_need_a_tokenizer():
 
 
 def test_all_logprobs_where_the_server_allows_them():
-    check_parameters(Parameters(logprobs=-1, prompt_logprobs=100), 100, -1)
+    check_parameters(Parameters(logprobs=-1, prompt_logprobs=100, skip_reading_prefix_cache=True), 100, -1)
     check_parameters(Parameters(best_of=1, logprobs=20), 100, 20)
 
 
