@@ -1,6 +1,5 @@
 """Inputs of paged_attention and of the other ops that compute it, for their tests; each with its reason."""
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -269,12 +268,10 @@ def bad_lengths(bad: Bad) -> list[BadInput]:
         bad("shape (4,)", "(3,)", query_start_loc=integers(0, 2, 6)),
         bad("dtype int32", "int64", num_seqs=torch.tensor([3])),
         bad("shape (1,)", "()", num_seqs=integers(3)[0]),
-        bad("a finite number", "nan", scale=math.nan),
-        bad("a finite number", "inf", scale=math.inf),
+        *(bad("a number that is finite in float32", got, scale=float(got)) for got in ("nan", "inf", "-1e+39")),
         bad("a count of 1 or more", "0", sliding_window=0),
         bad("a count of 1 or more", "-3", sliding_window=-3),
-        bad("a finite number above 0", "0", soft_cap=0.0),
-        bad("a finite number above 0", "nan", soft_cap=math.nan),
+        *(bad("a number in [1e-30, 1000]", got, soft_cap=float(got)) for got in ("0", "1e-39", "1001", "nan")),
         # From here on only the data is wrong.
         value("a count in [0, 3]", "4", num_seqs=integers(4)),
         value("a count in [0, 3]", "-1", num_seqs=integers(-1)),

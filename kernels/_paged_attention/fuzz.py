@@ -38,7 +38,7 @@ def fuzz(draw: Callable, *, has_lse: bool = False) -> Case:
     }
     optional = {
         "sliding_window": (1, 2, 7, 20, 50, 2**40),
-        "soft_cap": (0.5, 5.0, 50.0),
+        "soft_cap": (0.5, 5.0, 50.0, 1e3),
         "alibi": (True,),
         "sinks": (True,),
         "cache_dtype": (F8,),

@@ -112,12 +112,14 @@ inline ffi::Error CheckHeads(const PagedAttentionArguments& a, int64_t kv_heads)
 }
 
 inline ffi::Error CheckAttributes(const PagedAttentionArguments& a) {
-  if (!std::isfinite(a.scale)) return Mismatch(a.op, "scale", "a finite number", a.scale);
+  if (!std::isfinite(static_cast<float>(a.scale))) {
+    return Mismatch(a.op, "scale", "a number that is finite in float32", a.scale);
+  }
   if (a.sliding_window.value_or(1) < 1) {
     return Mismatch(a.op, "sliding_window", "a count of 1 or more", *a.sliding_window);
   }
-  if (a.soft_cap && !(*a.soft_cap > 0 && std::isfinite(*a.soft_cap))) {
-    return Mismatch(a.op, "soft_cap", "a finite number above 0", *a.soft_cap);
+  if (a.soft_cap && !(*a.soft_cap >= 1e-30 && *a.soft_cap <= 1e3)) {
+    return Mismatch(a.op, "soft_cap", "a number in [1e-30, 1000]", *a.soft_cap);
   }
   return ffi::Error::Success();
 }

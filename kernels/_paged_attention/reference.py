@@ -111,12 +111,14 @@ def infer_results(check: Check, a: Arguments) -> tuple[torch.Tensor, torch.Tenso
     unscaled = a.kv_scales is None or a.kv_cache.dtype == torch.float8_e4m3fn
     check.that(unscaled, "kv_scales", "none, as kv_cache is not float8_e4m3fn", "a tensor")
 
-    check.finite("scale", a.scale)
+    is_finite = abs(a.scale) <= torch.finfo(torch.float32).max
+    check.that(is_finite, "scale", "a number that is finite in float32", a.scale)
     check.that(
         a.sliding_window is None or a.sliding_window >= 1, "sliding_window", "a count of 1 or more", a.sliding_window
     )
-    capped = a.soft_cap is None or 0 < a.soft_cap < float("inf")
-    check.that(capped, "soft_cap", "a finite number above 0", a.soft_cap)
+    # Below, its inverse is not finite in float32; above, a logit differs from the capped one by that many roundings.
+    capped = a.soft_cap is None or 1e-30 <= a.soft_cap <= 1e3
+    check.that(capped, "soft_cap", "a number in [1e-30, 1000]", a.soft_cap, "None leaves the logits as they are")
     lse = torch.empty(tokens, heads, dtype=accumulation_dtype(a.query.dtype), device=a.query.device)
     return torch.empty_like(a.query, memory_format=torch.contiguous_format), lse
 

@@ -38,10 +38,10 @@ def paged_attention(
             Ids may repeat; entries after the context are not read.
         query_start_loc: [seqs + 1], int32; the new tokens of sequence s are rows [loc[s], loc[s + 1]), maybe none.
         num_seqs: [1], int32; sequences and rows past it are padding.
-        scale: factor of the logits.
+        scale: factor of the logits; finite in float32.
         sliding_window: a token sees itself and the `sliding_window - 1` tokens before it; None: all.
-        soft_cap: logits become `soft_cap * tanh(logits / soft_cap)`, after scale, before bias and mask; None: no
-            cap.
+        soft_cap: logits become `soft_cap * tanh(logits / soft_cap)`, after scale, before bias and mask; 1e-30 to 1000,
+            as it is computed in float32. None: no cap.
         alibi_slopes: [heads], float32; `slope * (key's position - query's position)` is added to a head's logits after
             the cap; None: no bias.
         sinks: [heads], float32; one more logit for each head, without scale and cap, which takes its share of the
@@ -56,8 +56,8 @@ def paged_attention(
 
     Raises:
         ArgumentError: a dtype (CPU and CUDA tensors may be float64), rank or shape other than the above, scales for a
-            cache that is not float8_e4m3fn, a scale that is not finite, a window below 1, a soft cap that is not above
-            0; on CPU tensors also a length, row or block id out of range.
+            cache that is not float8_e4m3fn, a scale, window or soft cap out of range; on CPU tensors also a length, row
+            or block id out of range.
         RuntimeError: a length, row or block id out of range on XLA:CPU, when the graph runs, with the same message.
             XLA:CUDA cannot raise: it fills the rows that depend on a wrong value with NaN (all rows, if num_seqs or
             query_start_loc are wrong).

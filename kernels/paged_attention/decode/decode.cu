@@ -6,7 +6,10 @@ namespace paged_attention {
 // The kernel counts rows and work tiles in 32 bits, and copies 16 bytes at a time.
 bool DecodeCovers(const Params& p) {
   const int64_t element = p.kv_dtype == Dtype::kFloat8E4M3 ? 1 : 2, most = INT32_MAX;
+  // Kernels step some KV tiles past a context, and count its keys in 32 bits.
+  const int64_t longest = most - 4096;
   return p.dtype != Dtype::kFloat32 && p.head_dim * element % 16 == 0 && p.blocks * p.block_size <= most &&
+         p.max_blocks * p.block_size <= longest &&
          p.tokens * p.heads + p.seqs * decode::kSequenceTiles * CeilDiv(p.heads, p.kv_heads) <= most;
 }
 
