@@ -17,7 +17,7 @@ from torch.nn.functional import linear
 
 from pyxla.nn.on_mesh import AXIS
 from pyxla.op.arguments import Check
-from pyxla.spmd.shard import mesh_of, to_part, to_whole
+from pyxla.spmd.shard import mesh_of, text_of, to_part, to_whole
 from pyxla.torch_ops.custom_op import CustomOp, find_op
 from pyxla.torch_xla_patches.mesh import apply_mesh_patches
 
@@ -46,7 +46,7 @@ def row_parallel_norm(mesh: Mesh | None, fused_sums: bool | None = None) -> Call
     if mesh is None or not has_fused_sums(mesh, fused_sums):
         return _added_by_xla
     apply_mesh_patches()
-    overload, mesh_text = _summed_product().overload, str(mesh)
+    overload, mesh_text = _summed_product().overload, text_of(mesh)
 
     def product_and_norm(
         x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor, norm: torch.Tensor | None, eps: float
@@ -146,7 +146,7 @@ class _Product:
 
 @cache
 def groups_of(mesh: str) -> list[int]:
-    """For each device of the mesh that str(mesh) wrote, by its ordinal, the number of its group on the axis "model"."""
+    """For each device of the mesh that `text_of` wrote, by its ordinal, the number of its group on the axis "model"."""
     devices = mesh_of(mesh)
     place, size = devices.axis_names.index(AXIS), devices.shape()[AXIS]
     # In the mesh's order the devices of a group are so far apart.

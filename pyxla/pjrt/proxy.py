@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pyxla.errors import PyxlaError, mismatch
+from pyxla.pjrt.client_options import client_options
 from pyxla.pjrt.cuda_plugin import find_plugin, gpus
 from pyxla.pjrt.platform import requested_device
 
@@ -132,7 +133,9 @@ def _versions() -> str:
         file = plugin.path.stat()
         origin = f"{plugin.path.stem} {file.st_size} {file.st_mtime_ns}"
     packages = [f"{name}-{importlib.metadata.version(name)}" for name in ("torch_xla", "pyxla")]
-    return "_".join([origin, *packages, gpus()[0].name]).replace(" ", "-")
+    first = client_options().get("visible_devices", [0])[0]
+    gpu = (gpus()[first:] or gpus())[0]
+    return "_".join([origin, *packages, gpu.name]).replace(" ", "-")
 
 
 def _library() -> ctypes.CDLL:

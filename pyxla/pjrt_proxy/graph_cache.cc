@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <ios>
 #include <iterator>
 #include <mutex>
 #include <optional>
@@ -74,7 +75,12 @@ struct Kept {
 Kept Read(const std::filesystem::path& path, const std::string& key) {
   Kept kept;
   std::ifstream file(path, std::ios::binary);
-  kept.text.assign(std::istreambuf_iterator<char>(file), {});
+  try {
+    kept.text.assign(std::istreambuf_iterator<char>(file), {});
+  } catch (const std::ios_base::failure&) {
+    // A read failed: the iterator reads past the stream, which would only note it.
+    kept.text.clear();
+  }
   std::string_view rest = kept.text;
   if (TakePart(&rest) == key) kept.graph = TakePart(&rest).value_or("");
   return kept;

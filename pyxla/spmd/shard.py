@@ -58,7 +58,7 @@ def shard(op: CustomOp, by: str, mesh: Mesh, axis: str | None = None) -> Callabl
         hint = "call torch_xla.runtime.use_spmd() before the first tensor"
         raise ArgumentError(mismatch(op.name, "mesh", "torch_xla in SPMD mode", "one device per process"), hint)
     apply_mesh_patches()
-    overload, mesh_text = _sharded_op(op, by).overload, str(mesh)
+    overload, mesh_text = _sharded_op(op, by).overload, text_of(mesh)
 
     def sharded(*args: Any, **kwargs: Any) -> Any:
         return overload(*args, **kwargs, mesh=mesh_text, axis=axis)
@@ -181,9 +181,14 @@ def to_whole(part: torch.Tensor, mesh: Mesh, dimension: int | None, axis: str) -
     return _XLAC._spmd_shard_to_full_shape(part, _op_sharding(mesh, part.dim(), dimension, axis), shape, part.dtype)
 
 
+def text_of(mesh: Mesh) -> str:
+    """The mesh as text, for `mesh_of`. torch_xla does not read a shape of NumPy's numbers back."""
+    return str(type(mesh)(mesh.device_ids, tuple(map(int, mesh.mesh_shape)), mesh.axis_names))
+
+
 @cache
 def mesh_of(text: str) -> Mesh:
-    """The mesh that str(mesh) wrote."""
+    """The mesh that `text_of` wrote."""
     from torch_xla.distributed.spmd import Mesh
 
     return Mesh.from_str(text)

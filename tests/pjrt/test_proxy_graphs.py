@@ -114,6 +114,17 @@ def test_damaged_file_is_replaced(proxy, plugin, folder, damage):
     assert ctypes.CDLL(str(plugin)).probe_errors_alive() == 0
 
 
+def test_file_that_cannot_be_read(proxy, folder):
+    """Its read fails after it was opened, as on a disk that fails."""
+    compile_graph = Compiler(proxy)
+    compile_graph(b"program", b"abc")
+    (path,) = folder.iterdir()
+    path.unlink()
+    path.mkdir()
+    assert compile_graph(b"program", b"abc") == sum(b"abc")
+    assert compile_graph.news() == (2, 0)
+
+
 def test_folder_that_is_gone_costs_the_graphs_alone(proxy, folder):
     folder.rmdir()
     compile_graph = Compiler(proxy)

@@ -269,6 +269,13 @@ def test_refuses_other_arguments_than_the_op(arguments, named, message):
         norm(x, *arguments, **named)
 
 
+def test_shape_of_numpys_numbers():
+    mesh = xs.Mesh(np.arange(4), (np.int64(4),), ("data",))
+    x = torch.randn(8, 8)
+    got = pyxla.shard(pyxla.find_op("rms_norm"), "rows", mesh)(x.to(DEVICE), None).cpu()
+    torch.testing.assert_close(got, pyxla.find_op("rms_norm").reference(x, None))
+
+
 def test_has_no_gradient():
     x = torch.ones(8, 8, device=DEVICE, requires_grad=True)
     y = pyxla.shard(pyxla.find_op("rms_norm"), "rows", LINE)(x, None)
