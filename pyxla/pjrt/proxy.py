@@ -43,13 +43,16 @@ def take_error() -> str | None:
 def ask_stream(device: int) -> int:
     """A stream of XLA's on a device. The next tensor that this thread imports waits for what the stream then holds.
 
+    Args:
+        device: the GPU's number, as CUDA counts it.
+
     Raises:
         PyxlaError: the plugin gives none.
     """
     stream = ctypes.c_ssize_t()
     ask = _library().pyxla_ask_stream
     ask.restype = ctypes.c_bool
-    if not ask(ctypes.c_size_t(device), ctypes.byref(stream)):
+    if not ask(ctypes.c_int(device), ctypes.byref(stream)):
         raise PyxlaError(mismatch("CUDA", "plugin", f"a stream of device {device}", "none"), "devtool doctor")
     return stream.value
 

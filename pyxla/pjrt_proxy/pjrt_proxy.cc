@@ -23,8 +23,8 @@
 // And two are for torch_xla 2.9, which ends the process if a client calls itself "cuda", exports and imports memory of
 // a client "cpu" only, and does not ask for a stream:
 //   PJRT_Client_PlatformName answers PYXLA_PLATFORM_NAME, if it is set (pyxla/autoload.py);
-//   PJRT_Client_AddressableDevices keeps its result, so that pyxla can ask for a stream (pyxla_ask_stream), and how
-//   much memory of each device is in use, which torch_xla does not say of devices that share a program
+//   PJRT_Client_AddressableDevices keeps client and result, so that pyxla can ask for a stream (pyxla_ask_stream), and
+//   how much memory of each device is in use, which torch_xla does not say of devices that share a program
 //   (pyxla_memory_stats).
 //
 // The vendor's plugin is the one that PYXLA_PJRT_PLUGIN names; pyxla/pjrt/cuda_plugin.py sets it.
@@ -161,7 +161,8 @@ void* PlatformName(void* raw) {
   return error;
 }
 
-// The client's array of its devices; both live as long as the process.
+// The client and its array of devices; both live as long as the process.
+void* client = nullptr;
 void* const* devices = nullptr;
 size_t device_count = 0;
 
@@ -169,6 +170,7 @@ void* AddressableDevices(void* raw) {
   void* error = Call(kAddressableDevices, 0, 0, raw);
   if (error == nullptr) {
     const auto* args = static_cast<const AddressableDevicesArgs*>(raw);
+    client = args->client;
     devices = args->devices;
     device_count = args->count;
   }
@@ -256,9 +258,13 @@ extern "C" __attribute__((visibility("default"))) bool pyxla_take_error(char* te
   return !error.empty();
 }
 
-// A stream of a device. The next view that this thread makes of device memory waits for it. False: there is none.
-extern "C" __attribute__((visibility("default"))) bool pyxla_ask_stream(size_t device, intptr_t* stream) {
-  return device < device_count && AskStream(devices[device], stream);
+// A stream of the GPU with this number, as CUDA counts it; the client may have others alone. The next view that this
+// thread makes of device memory waits for it. False: there is none.
+extern "C" __attribute__((visibility("default"))) bool pyxla_ask_stream(int gpu, intptr_t* stream) {
+  if (client == nullptr) return false;
+  LookupDeviceArgs args = {sizeof(LookupDeviceArgs), nullptr, client, gpu, nullptr};
+  if (void* error = Call(kLookupAddressableDevice, 0, 0, &args)) return TakeText(error), false;
+  return AskStream(args.device, stream);
 }
 
 // What the allocator of a device has counted: bytes in use, their peak and their limit; false: the plugin says nothing.

@@ -53,6 +53,7 @@ enum Place : size_t {
   kEventOnReady = 9,
   kPlatformName = 12,
   kAddressableDevices = 16,
+  kLookupAddressableDevice = 18,
   kCompile = 20,
   kMemoryStats = 34,
   kExecutableDestroy = 40,
@@ -117,6 +118,12 @@ struct AddressableDevicesArgs {
   void *extension_start, *client;
   void* const* devices;
   size_t count;
+};
+struct LookupDeviceArgs {
+  size_t struct_size;
+  void *extension_start, *client;
+  int local_hardware_id;
+  void* device;
 };
 // Words that are not named here say whether the one before is there, or count allocations.
 struct MemoryStatsArgs {

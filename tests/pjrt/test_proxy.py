@@ -118,6 +118,20 @@ def test_memory_of_each_device(proxy, plugin):
     assert ctypes.CDLL(str(plugin)).probe_errors_alive() == 0
 
 
+def test_stream_of_a_gpu_by_its_number(proxy, plugin):
+    """The client may have but some of the machine's GPUs: here 5 and 6."""
+    ask, stream = proxy.library.pyxla_ask_stream, ctypes.c_ssize_t()
+    ask.restype = ctypes.c_bool
+    result, words = proxy.call(16, 40, [77, 0, 0])
+    assert result is None
+    devices = (ctypes.c_ssize_t * 2).from_address(words[1])
+    for gpu, device in ((5, devices[0]), (6, devices[1])):
+        assert ask(ctypes.c_int(gpu), ctypes.byref(stream))
+        assert stream.value == device == create_view(proxy, 0)
+    assert not ask(ctypes.c_int(0), ctypes.byref(stream)) and not ask(ctypes.c_int(7), ctypes.byref(stream))
+    assert ctypes.CDLL(str(plugin)).probe_errors_alive() == 0
+
+
 def test_stream_that_the_plugin_refuses_is_not_taken(proxy):
     assert get_stream(proxy, 13) == (1, 0)
     assert create_view(proxy, 0) == 0
@@ -125,7 +139,7 @@ def test_stream_that_the_plugin_refuses_is_not_taken(proxy):
 
 def test_function_that_the_vendor_lacks_stays_null(proxy):
     assert [i for i in range(96) if proxy.function(i)] == [
-        *(0, 1, 4, 5, 8, 9, 10, 16, 20, 34, 40, 49, 51, 55, 56, 70, 72, 79, 93)
+        *(0, 1, 4, 5, 8, 9, 10, 16, 18, 20, 34, 40, 49, 51, 55, 56, 70, 72, 79, 93)
     ]
 
 

@@ -160,6 +160,15 @@ void* AddressableDevices(void* raw) {
   return nullptr;
 }
 
+// As PJRT_Client_LookupAddressableDevice: of client 77, the devices are GPUs 5 and 6.
+void* LookupAddressableDevice(void* raw) {
+  auto* args = static_cast<Args*>(raw);
+  const int gpu = static_cast<int>(args->words[1]);
+  if (args->words[0] != 77 || gpu < 5 || gpu > 6) return NewError();
+  args->words[2] = reinterpret_cast<int64_t>(device_list[gpu - 5]);
+  return nullptr;
+}
+
 // As PJRT_Device_MemoryStats of API 0.115: the figures lie between words that say whether they are there.
 void* MemoryStats(void* raw) {
   struct {
@@ -258,6 +267,7 @@ extern "C" const void* GetPjrtApi() {
   api.functions[9] = EventOnReady;
   api.functions[10] = Sum;
   api.functions[16] = AddressableDevices;
+  api.functions[18] = LookupAddressableDevice;
   api.functions[20] = Compile;
   api.functions[34] = MemoryStats;
   api.functions[40] = ExecutableDestroy;
