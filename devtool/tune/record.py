@@ -77,6 +77,11 @@ def write_table(
     head = json.dumps({"schema": SCHEMA, "measured": measured}, indent=1).removesuffix("\n}")
     rows = ",\n".join(f"  {json.dumps(entry)}" for entry in entries)
     write_atomic(record_path(space.op), f'{head},\n "table": [\n{rows}\n ]\n}}\n')
+    write_header(space, table)
+
+
+def write_header(space: Space, table: Table) -> None:
+    """Writes the header alone: the record keeps what was measured."""
     write_atomic(header_path(space.op), header_text(space, table))
 
 

@@ -19,7 +19,14 @@ from devtool.files import require_writable, write_atomic
 from devtool.tune.builds import build_variants
 from devtool.tune.choose import TABLE, Choice, choose, library_name
 from devtool.tune.header import flags
-from devtool.tune.record import header_path, is_current, read_table, record_path, write_table
+from devtool.tune.record import (
+    header_path,
+    is_current,
+    read_table,
+    record_path,
+    write_header,
+    write_table,
+)
 from devtool.tune.space import Space, Table, read_space
 from devtool.tune.table import print_choices, remarks
 
@@ -57,7 +64,7 @@ def tune(request: Request) -> None:
     space, table = _prepared(request)
     if not is_current(space, table):
         # What is built and timed as today's table is what the header says.
-        write_table(space, table, None, {})
+        write_header(space, table)
         click.echo(f"tune: wrote {header_path(space.op)}, which was not that of tuning.json", err=True)
     document, choices = _measured(request, space, table)
     chosen = table | {choice.shape: choice.values for choice in choices}

@@ -166,8 +166,11 @@ def python(root, code: str) -> subprocess.CompletedProcess:
 
 
 def test_variant_that_does_not_build(repository, tuned):
-    host = repository / "kernels" / OP / f"{OP}_host.cc"
-    kept = host.read_text()
+    """The record of the last run stays; a header that is not its table's is written again before the build."""
+    folder = repository / "kernels" / OP
+    host, header, path = folder / f"{OP}_host.cc", folder / "tuning.h", folder / "tuning.json"
+    kept, tables = host.read_text(), (header.read_text(), path.read_text())
+    header.write_text("another")
     refused = 'static_assert(decltype(tuned)::kSkip == 0, "none");\n'
     host.write_text(kept.replace("    constexpr int kWait", f"    {refused}    constexpr int kWait"))
     result = run(repository, "tune", OP, *ROUNDS)
@@ -175,6 +178,7 @@ def test_variant_that_does_not_build(repository, tuned):
     assert result.returncode == 1
     assert "expected every variant to build, got an error with wait-" in result.stderr and "none" in result.stderr
     assert f"def allowed(...) in kernels/{OP}/tuning.py" in result.stderr
+    assert (header.read_text(), path.read_text()) == tables
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
