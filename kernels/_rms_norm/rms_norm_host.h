@@ -28,15 +28,14 @@ PYXLA_INLINE double SumOfChunkSquares(const float* values) {
   return sum;
 }
 
-// The norm of a row. Its elements are read twice, as a row need not fit into the cache's first level.
-template <typename T, typename W, typename Row>
-PYXLA_INLINE void RmsNormRow(const Row& row, const W* __restrict weight, T* __restrict out, int64_t hidden,
+template <typename T, typename W>
+PYXLA_INLINE void RmsNormRow(const T* __restrict x, const W* __restrict weight, T* __restrict out, int64_t hidden,
                              double eps) {
   float values[kRmsNormChunk], factors[kRmsNormChunk];
   double sum = 0;
   for (int64_t begin = 0; begin < hidden; begin += kRmsNormChunk) {
     const int64_t count = std::min<int64_t>(kRmsNormChunk, hidden - begin);
-    row.Load(begin, count, values);
+    Convert(x + begin, values, count);
     std::fill(values + count, values + kRmsNormChunk, 0.0f);
     sum += SumOfChunkSquares(values);
   }
@@ -45,49 +44,31 @@ PYXLA_INLINE void RmsNormRow(const Row& row, const W* __restrict weight, T* __re
   std::fill(factors, factors + kRmsNormChunk, 1.0f);
   for (int64_t begin = 0; begin < hidden; begin += kRmsNormChunk) {
     const int64_t count = std::min<int64_t>(kRmsNormChunk, hidden - begin);
-    row.Load(begin, count, values);
-    row.Keep(begin, count, values);
+    Convert(x + begin, values, count);
     if (weight != nullptr) Convert(weight + begin, factors, count);
     for (int i = 0; i < kRmsNormChunk; ++i) values[i] *= scale * factors[i];
     Convert(values, out + begin, count);
   }
 }
 
-template <template <typename> class Row, typename T, typename W, typename Params>
-PYXLA_INLINE void RmsNormRowsAs(const Params& p, int64_t begin, int64_t end) {
+template <typename T, typename W>
+PYXLA_INLINE void RmsNormRowsAs(const RmsNormParams& p, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
-    const int64_t at = row * p.hidden;
-    RmsNormRow(Row<T>{p, at}, static_cast<const W*>(p.weight), static_cast<T*>(p.out) + at, p.hidden, p.eps);
+    RmsNormRow(static_cast<const T*>(p.x) + row * p.hidden, static_cast<const W*>(p.weight),
+               static_cast<T*>(p.out) + row * p.hidden, p.hidden, p.eps);
   }
 }
 
-/** The rows of x, as they are. */
-template <typename T>
-struct RmsNormOperand {
-  const RmsNormParams& p;
-  int64_t at;
-
-  PYXLA_INLINE void Load(int64_t begin, int64_t count, float* values) const {
-    Convert(static_cast<const T*>(p.x) + at + begin, values, count);
-  }
-  PYXLA_INLINE void Keep(int64_t, int64_t, const float*) const {}
-};
-
-/**
- * Rows [begin, end). A `Row<T>{params, at}` gives the elements of the row that begins at element `at`: Load as float,
- * and Keep gets them before they are scaled, to store what Load has added up.
- */
-template <template <typename> class Row, typename Params>
-PYXLA_INLINE void RmsNormRowsOnHost(const Params& params, int64_t begin, int64_t end) {
+/** Rows [begin, end). */
+PYXLA_INLINE void RmsNormRowsOnHost(const RmsNormParams& params, int64_t begin, int64_t end) {
   const bool same_dtype = params.weight_dtype == params.dtype;
   switch (params.dtype) {
-    case FloatType::kFloat32: return RmsNormRowsAs<Row, float, float>(params, begin, end);
+    case FloatType::kFloat32: return RmsNormRowsAs<float, float>(params, begin, end);
     case FloatType::kBFloat16:
-      return same_dtype ? RmsNormRowsAs<Row, BF16, BF16>(params, begin, end)
-                        : RmsNormRowsAs<Row, BF16, float>(params, begin, end);
+      return same_dtype ? RmsNormRowsAs<BF16, BF16>(params, begin, end)
+                        : RmsNormRowsAs<BF16, float>(params, begin, end);
     case FloatType::kFloat16:
-      return same_dtype ? RmsNormRowsAs<Row, F16, F16>(params, begin, end)
-                        : RmsNormRowsAs<Row, F16, float>(params, begin, end);
+      return same_dtype ? RmsNormRowsAs<F16, F16>(params, begin, end) : RmsNormRowsAs<F16, float>(params, begin, end);
   }
 }
 

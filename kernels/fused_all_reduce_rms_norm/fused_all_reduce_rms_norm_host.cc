@@ -1,33 +1,68 @@
+#include <algorithm>
+#include <cmath>
+
 #include "_rms_norm/rms_norm_host.h"
 #include "fused_all_reduce_rms_norm/fused_all_reduce_rms_norm.h"
 
 namespace fused_all_reduce_rms_norm {
 namespace {
 
-// The sum of the parts and the residual, which becomes the residual.
-template <typename T>
-struct Sum {
-  const Params& p;
-  int64_t at;
+using pyxla::BF16;
+using pyxla::F16;
+using pyxla::FloatType;
+using pyxla::kRmsNormChunk;
 
-  PYXLA_INLINE void Load(int64_t begin, int64_t count, float* __restrict values) const {
-    float addend[pyxla::kRmsNormChunk];
-    pyxla::Convert(static_cast<const T*>(p.parts[0]) + at + begin, values, count);
-    for (int part = 1; part <= p.count; ++part) {
-      const void* from = part < p.count ? p.parts[part] : p.residual;
-      pyxla::Convert(static_cast<const T*>(from) + at + begin, addend, count);
-      for (int64_t i = 0; i < count; ++i) values[i] += addend[i];
-    }
+// sum[i] = the sum of the parts and residual at `at` + i, and zeros after the last of `count`.
+template <typename T>
+PYXLA_INLINE void Add(const Params& p, int64_t at, int64_t count, float* __restrict sum) {
+  float addend[kRmsNormChunk];
+  pyxla::Convert(static_cast<const T*>(p.parts[0]) + at, sum, count);
+  for (int part = 1; part <= p.count; ++part) {
+    const void* from = part < p.count ? p.parts[part] : p.residual;
+    pyxla::Convert(static_cast<const T*>(from) + at, addend, count);
+    for (int64_t i = 0; i < count; ++i) sum[i] += addend[i];
   }
-  PYXLA_INLINE void Keep(int64_t begin, int64_t count, const float* __restrict values) const {
+  std::fill(sum + count, sum + kRmsNormChunk, 0.0f);
+}
+
+template <typename T, typename W>
+PYXLA_INLINE void Row(const Params& p, int64_t at) {
+  const auto* weight = static_cast<const W*>(p.weight);
+  float values[kRmsNormChunk], factors[kRmsNormChunk];
+  double sum = 0;
+  for (int64_t begin = 0; begin < p.hidden; begin += kRmsNormChunk) {
+    Add<T>(p, at + begin, std::min<int64_t>(kRmsNormChunk, p.hidden - begin), values);
+    sum += pyxla::SumOfChunkSquares(values);
+  }
+
+  const float scale = static_cast<float>(1.0 / std::sqrt(sum / static_cast<double>(p.hidden) + p.eps));
+  std::fill(factors, factors + kRmsNormChunk, 1.0f);
+  for (int64_t begin = 0; begin < p.hidden; begin += kRmsNormChunk) {
+    const int64_t count = std::min<int64_t>(kRmsNormChunk, p.hidden - begin);
+    Add<T>(p, at + begin, count, values);
     pyxla::Convert(values, static_cast<T*>(p.residual) + at + begin, count);
+    if (weight != nullptr) pyxla::Convert(weight + begin, factors, count);
+    for (int i = 0; i < kRmsNormChunk; ++i) values[i] *= scale * factors[i];
+    pyxla::Convert(values, static_cast<T*>(p.out) + at + begin, count);
   }
-};
+}
+
+template <typename T, typename W>
+PYXLA_INLINE void Rows(const Params& p, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row) Row<T, W>(p, row * p.hidden);
+}
 
 }  // namespace
 
 PYXLA_MULTIVERSION void FusedAllReduceRmsNormHost(const Params& params, int64_t begin, int64_t end) {
-  pyxla::RmsNormRowsOnHost<Sum>(params, begin, end);
+  const bool same_dtype = params.weight_dtype == params.dtype;
+  switch (params.dtype) {
+    case FloatType::kFloat32: return Rows<float, float>(params, begin, end);
+    case FloatType::kBFloat16:
+      return same_dtype ? Rows<BF16, BF16>(params, begin, end) : Rows<BF16, float>(params, begin, end);
+    case FloatType::kFloat16:
+      return same_dtype ? Rows<F16, F16>(params, begin, end) : Rows<F16, float>(params, begin, end);
+  }
 }
 
 }  // namespace fused_all_reduce_rms_norm

@@ -5,7 +5,7 @@
 namespace rms_norm {
 
 PYXLA_MULTIVERSION void RmsNormHost(const Params& params, int64_t begin, int64_t end) {
-  pyxla::RmsNormRowsOnHost<pyxla::RmsNormOperand>(params, begin, end);
+  pyxla::RmsNormRowsOnHost(params, begin, end);
 }
 
 }  // namespace rms_norm
