@@ -116,7 +116,7 @@ def infer_results(check: Check, a: Arguments) -> tuple[torch.Tensor, torch.Tenso
     check.that(
         a.sliding_window is None or a.sliding_window >= 1, "sliding_window", "a count of 1 or more", a.sliding_window
     )
-    # Below, its inverse is not finite in float32; above, a logit differs from the capped one by that many roundings.
+    # Below, the inverse of the cap overflows float32; above, the cap's rounding shows in the logits of a GPU's prefill.
     capped = a.soft_cap is None or 1e-30 <= a.soft_cap <= 1e3
     check.that(capped, "soft_cap", "a number in [1e-30, 1000]", a.soft_cap, "None leaves the logits as they are")
     lse = torch.empty(tokens, heads, dtype=accumulation_dtype(a.query.dtype), device=a.query.device)
