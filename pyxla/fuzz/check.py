@@ -63,7 +63,8 @@ def check_input(op: CustomOp, drawn: Input, platform: str) -> Outcome:
         check_unchanged(op, arguments, after)
     except AssertionError as error:
         return Outcome("an operand was changed", str(error))
-    if problem := _wrong_numbers(op, drawn.case, arguments, got, want, "CUDA" if platform == "CUDA" else "CPU"):
+    problem = _wrong_numbers(op, drawn.case, arguments, got, want, "CUDA" if platform == "CUDA" else "CPU")
+    if problem is not None:
         return Outcome("wrong numbers", problem)
     if drawn.case.repeatable and not all(map(same_bits, got, call_raw(op, arguments, platform)[1])):
         return Outcome("other bits", "the same call returned other bits")
