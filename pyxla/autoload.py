@@ -13,11 +13,12 @@ from pathlib import Path
 from torch_xla.experimental.plugins import DevicePlugin
 
 from pyxla.errors import PyxlaError, mismatch, warn
+from pyxla.hlo.dump import overrides
 from pyxla.library.find import unsupported_libraries
 from pyxla.library.register import register_preloaded
 from pyxla.packages import kernel_packages
 from pyxla.pjrt import c_api, cuda_plugin, proxy
-from pyxla.pjrt.client_options import client_options
+from pyxla.pjrt.client_options import VMM, client_options
 from pyxla.pjrt.local_processes import this_process
 from pyxla.pjrt.platform import requested_device
 from pyxla.torch_xla_patches import release
@@ -80,7 +81,7 @@ def _prepare_cuda() -> None:
     plugin = cuda_plugin.find_plugin()
     cuda_plugin.check_driver(plugin)
     proxy.proxy_path()
-    client_options()
+    options = client_options()
     cuda_plugin.load_libraries(plugin)
     try:
         version = c_api.api_version(plugin.path)
@@ -95,6 +96,9 @@ def _prepare_cuda() -> None:
         # torch_xla 2.9 ends the process if a client calls itself "cuda". It makes and takes DLPack capsules only if the
         # client calls itself "cpu", and asks for the name nowhere else.
         os.environ.setdefault("PYXLA_PLATFORM_NAME", "cpu")
+    if options.get("allocator") == VMM:
+        # A captured graph whose temporary memory has moved is updated, kernel by kernel, before it is launched.
+        proxy.set_process_options(overrides(xla_gpu_command_buffer_update_mode="SKIP_TEMP"))
     if folder := os.environ.get("PYXLA_GRAPH_CACHE"):
         proxy.keep_graphs(Path(folder))
     # A switch of torch_xla's: a compiled graph that takes torch's CUDA tensors returns CUDA tensors without a copy.

@@ -41,13 +41,20 @@ class DeviceTimes:
     busy: float = 0.0
     notes: list[str] = field(default_factory=list)
 
-    def read(self, profile: bytes, ops: Mapping[tuple[str | int, str], str], kernels: Mapping[str, str]) -> None:
+    def read(
+        self,
+        profile: bytes,
+        ops: Mapping[tuple[str | int, str], str],
+        kernels: Mapping[str, str],
+        on_gpu: bool = False,
+    ) -> None:
         """Adds the times of a profile.
 
         Args:
             profile: XLA's serialized profile, an XSpace.
             ops: (name or number of a module, name of an instruction) -> the op that it calls.
             kernels: name of a CUDA kernel -> the op that it belongs to.
+            on_gpu: the ops ran on a GPU; what the host did meanwhile is not looked at.
 
         Raises:
             ImportError: this jaxlib has no reader of profiles.
@@ -63,6 +70,9 @@ class DeviceTimes:
         planes = list(ProfileData.from_serialized_xspace(profile).planes)
         # A GPU has its own planes; the host's planes then show the launches.
         devices = [plane for plane in planes if plane.name.startswith("/device:GPU")]
+        if on_gpu and not devices:
+            self.notes.append("XLA's profile has no GPU: another profiler or compute-sanitizer may hold it")
+            return
         spans = []
         for plane in devices or planes:
             held = 0
@@ -104,7 +114,7 @@ def profiling(compiled: Inspection) -> Iterator[DeviceTimes]:
     ops = {place: op for place, op in calls.items() if op}
     found_ops = {name: find_op(name) for name in ops.values()} if compiled.device == "CUDA" else {}
     libraries = {name: find_library(op.library, op.namespace).path for name, op in found_ops.items()}
-    found.read(profile, ops, kernels_in(libraries.items()))
+    found.read(profile, ops, kernels_in(libraries.items()), compiled.device == "CUDA")
 
 
 def op_of(target: str) -> str | None:

@@ -9,12 +9,15 @@ from pyxla.errors import PyxlaError, mismatch
 from pyxla.pjrt.cuda_plugin import gpus
 from pyxla.pjrt.local_processes import gpu_of, this_process
 
+# Maps memory to addresses of XLA's choice, so that a graph's temporary memory can always have the same ones.
+VMM = "vmm"
+
 
 def client_options() -> dict[str, object]:
     """Options of the plugin's client, from the environment.
 
-    PYXLA_ALLOCATOR ("default", "bfc", "cuda_async", "platform"), PYXLA_MEMORY_FRACTION (share of the GPU's memory, by
-    default 0.75), PYXLA_PREALLOCATE (0 or 1, by default 0), PYXLA_VISIBLE_DEVICES ("0,2"), PYXLA_NODE_ID and
+    PYXLA_ALLOCATOR ("default", "bfc", "cuda_async", "platform", "vmm"), PYXLA_MEMORY_FRACTION (share of the GPU's
+    memory, by default 0.75), PYXLA_PREALLOCATE (0 or 1, by default 0), PYXLA_VISIBLE_DEVICES ("0,2"), PYXLA_NODE_ID and
     PYXLA_NUM_NODES (this process among several). A process that torchrun or torch_xla.launch started gets one GPU, and
     its rank.
 
@@ -23,7 +26,7 @@ def client_options() -> dict[str, object]:
     """
     options: dict[str, object] = {"platform_name": "cuda", "preallocate": _flag("PYXLA_PREALLOCATE", False)}
     if "PYXLA_ALLOCATOR" in os.environ:
-        options["allocator"] = _one_of("PYXLA_ALLOCATOR", ("default", "bfc", "cuda_async", "platform"))
+        options["allocator"] = _one_of("PYXLA_ALLOCATOR", ("default", "bfc", "cuda_async", "platform", VMM))
     if "PYXLA_MEMORY_FRACTION" in os.environ:
         options["memory_fraction"] = _number("PYXLA_MEMORY_FRACTION")
     if "PYXLA_VISIBLE_DEVICES" in os.environ:

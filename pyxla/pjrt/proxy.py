@@ -87,10 +87,21 @@ def memory_of(device: int) -> Memory:
 def set_compile_options(more: bytes) -> None:
     """Sets what pjrt_proxy adds to the options of every compilation from now on; empty bytes: nothing.
 
+    Meanwhile graphs are neither loaded from files nor kept.
+
     Args:
         more: serialized fields of a CompileOptionsProto.
     """
     _library().pyxla_set_compile_options(more, ctypes.c_size_t(len(more)))
+
+
+def set_process_options(more: bytes) -> None:
+    """Sets what pjrt_proxy adds to the options of every compilation of this process; graphs are kept in files with it.
+
+    Args:
+        more: serialized fields of a CompileOptionsProto.
+    """
+    _library().pyxla_set_process_options(more, ctypes.c_size_t(len(more)))
 
 
 class Graphs(NamedTuple):

@@ -16,9 +16,8 @@
 //   PJRT_Client_CreateViewOfDeviceBuffer names the stream that this thread asked for last (pjrt_extensions.cc).
 //
 // And one takes options of our own, so that XLA can be told to write down what it compiles at any time, and only then:
-//   PJRT_Client_Compile appends them to torch_xla's (pyxla_set_compile_options). Both are bytes of one protocol buffer
-//   message, and bytes behind a message's are merged into it. It also keeps graphs in files, as torch_xla's own files
-//   cannot be loaded: torch_xla asks for that in a way that no plugin answers (graph_cache.cc).
+//   PJRT_Client_Compile appends them to torch_xla's (compile_options.cc). It also keeps graphs in files, as torch_xla's
+//   own files cannot be loaded: torch_xla asks for that in a way that no plugin answers (graph_cache.cc).
 //
 // And two are for torch_xla 2.9, which ends the process if a client calls itself "cuda", exports and imports memory of
 // a client "cpu" only, and does not ask for a stream:
@@ -38,6 +37,7 @@
 #include <string>
 #include <utility>
 
+#include "compile_options.h"
 #include "graph_cache.h"
 #include "pjrt_extended.h"
 #include "pjrt_extensions.h"
@@ -131,25 +131,6 @@ void* Execute(void* raw, size_t nested_offset) {
 
 void* CallPlain(size_t function, void* args) { return Call(function, 0, 0, args); }
 
-std::mutex options_mutex;
-std::string more_options;
-
-void* Compile(void* raw) {
-  auto* args = static_cast<CompileArgs*>(raw);
-  std::string options;
-  {
-    std::lock_guard<std::mutex> lock(options_mutex);
-    if (more_options.empty()) return CompileOrLoad(args, &CallPlain);
-    options = std::string(args->options, args->options_size) + more_options;
-  }
-  const char* const caller_options = std::exchange(args->options, options.data());
-  const size_t caller_size = std::exchange(args->options_size, options.size());
-  void* error = Call(kCompile, 0, 0, raw);
-  args->options = caller_options;
-  args->options_size = caller_size;
-  return error;
-}
-
 void* PlatformName(void* raw) {
   void* error = Call(kPlatformName, 0, 0, raw);
   static const char* const name = std::getenv("PYXLA_PLATFORM_NAME");
@@ -200,7 +181,7 @@ void* Forward(void* args) {
   }();
   if constexpr (kFunction == kPlatformName) return PlatformName(args);
   if constexpr (kFunction == kAddressableDevices) return AddressableDevices(args);
-  if constexpr (kFunction == kCompile) return Compile(args);
+  if constexpr (kFunction == kCompile) return CompileWithOptions(static_cast<CompileArgs*>(args), &CallPlain);
   if constexpr (kFunction == kExecute) return Execute(args, special.nested_offset);
   if constexpr (kFunction == kToHostBuffer) {
     // Without a destination the call only asks for the size.
@@ -287,8 +268,12 @@ extern "C" __attribute__((visibility("default"))) void pyxla_graph_counts(int64_
   counts[0] = found.compiled, counts[1] = found.loaded;
 }
 
-// What every compilation from now on gets beside its own options: fields of a CompileOptionsProto; none if size is 0.
+// What every compilation of this process gets beside its own options: fields of a CompileOptionsProto.
+extern "C" __attribute__((visibility("default"))) void pyxla_set_process_options(const char* bytes, size_t size) {
+  SetProcessOptions({bytes, size});
+}
+
+// The same for the compilations from now on, which then leave the files of graphs alone; none if size is 0.
 extern "C" __attribute__((visibility("default"))) void pyxla_set_compile_options(const char* bytes, size_t size) {
-  std::lock_guard<std::mutex> lock(options_mutex);
-  more_options.assign(bytes, size);
+  SetExtraOptions({bytes, size});
 }

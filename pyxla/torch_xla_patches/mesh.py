@@ -90,9 +90,7 @@ def _copy_values_alone() -> None:
                 _OLDER_VALUES.clear()
                 _OLD_VALUES.append(target)
                 # Nobody else has the source. A clone would be computed at the next sync, by a copy of the tensor.
-                taken = torch.empty_like(target)
-                _XLAC._replace_xla_tensor(taken, source)
-                return taken
+                return source
         # As torch_xla's own copy does.
         return torch.ops.aten._copy_from(source, target, non_blocking)
 

@@ -21,7 +21,7 @@ from pyxla.vllm.memory import bytes_for_caches, limit_memory
 from pyxla.vllm.mesh import FUSED_SUMS, OPTION, devices, start_mesh
 from pyxla.vllm.refusal import refuse_unless
 from pyxla.vllm.releases import grammar_masks, samples_apart
-from pyxla.vllm.xla_flags import set_flags
+from pyxla.vllm.xla_flags import set_flags, set_precision
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
@@ -51,6 +51,7 @@ class XlaWorker(WorkerBase):
         from pyxla.vllm.runner.model_runner import ModelRunner
 
         current_platform.check_if_supports_dtype(self.model_config.dtype)
+        set_precision(self.model_config.dtype)
         with set_current_vllm_config(self.vllm_config):
             init_distributed_environment(
                 world_size=1,

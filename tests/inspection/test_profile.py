@@ -70,6 +70,13 @@ def test_a_gpu_s_profile_that_is_full(monkeypatch):
     assert times(profile(("a", 0, 0, 1), plane="/device:GPU:0")).notes == []
 
 
+def test_a_gpu_that_the_profile_does_not_have():
+    """The host's events would be taken for the GPU's, and jaxlib 0.11.2 has ended the process while it read them."""
+    found = DeviceTimes()
+    found.read(profile(("dot.1", 0, 0, 1)), {}, {}, on_gpu=True)
+    assert found.calls == {} and found.notes[0].startswith("XLA's profile has no GPU")
+
+
 def test_ops_that_share_a_library_share_its_kernels(tmp_path):
     library = tmp_path / "liba.so"
     library.write_bytes(b"\x7fELF\0.text.rows\0")

@@ -58,6 +58,23 @@ def folder(proxy, tmp_path):
     proxy.library.pyxla_keep_graphs(b"")
 
 
+def test_options_of_the_process_are_part_of_a_graphs_key(proxy, folder):
+    """They come before those of an inspection, and a graph that was kept without them is not loaded."""
+    compile_graph = Compiler(proxy)
+    compile_graph(b"program", b"abc")
+    proxy.library.pyxla_set_process_options(b"e", ctypes.c_size_t(1))
+    try:
+        assert [compile_graph(b"program", b"abc") for _ in range(2)] == [sum(b"abce")] * 2
+        assert compile_graph.news() == (2, 1)
+        proxy.library.pyxla_set_compile_options(b"d", ctypes.c_size_t(1))
+        assert compile_graph(b"program", b"abc") == sum(b"abced")
+    finally:
+        proxy.library.pyxla_set_compile_options(b"", ctypes.c_size_t(0))
+        proxy.library.pyxla_set_process_options(b"", ctypes.c_size_t(0))
+    assert compile_graph(b"program", b"abc") == sum(b"abc")
+    assert compile_graph.news() == (0, 1)
+
+
 def test_graphs_are_kept_only_in_a_folder(proxy):
     compile_graph = Compiler(proxy)
     assert [compile_graph(b"program", b"abc") for _ in range(2)] == [sum(b"abc")] * 2

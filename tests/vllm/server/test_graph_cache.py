@@ -56,7 +56,8 @@ def files_in(cache) -> set:
 
 def start(folder, cache, **variables) -> list:
     """How many graphs a fresh process compiles, how many it loads, and its tokens."""
-    env = os.environ | {"PYTHONPATH": str(ROOT), "VLLM_XLA_CACHE_PATH": str(cache)} | variables
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    env = os.environ | {"PYTHONPATH": path, "VLLM_XLA_CACHE_PATH": str(cache)} | variables
     command = [sys.executable, "-P", "-c", CODE, str(folder)]
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
