@@ -94,6 +94,7 @@ def _fuzz_op(
                 ends = list(threads.map(lambda job: _run(job, before, environment), jobs))
             except BaseException:
                 _end_all(common)
+                _echo_counts(op, seed, [state for job in jobs if (state := _read(job, f"state-{job['first']}"))])
                 raise
         states = [_read(job, f"state-{job['first']}") for job in jobs]
         found = _read(common, "found")
@@ -103,14 +104,19 @@ def _fuzz_op(
                 raise DevtoolError(f"fuzz: {op}: the process {how_it_ended(status)} before the first call", "see above")
             if status and not found:
                 found = _input_of_crash(common, status, errors, state["round"], environment)
-    counts = sum((Counter(state["counts"]) for state in states), Counter())
-    seconds = max(state["seconds"] for state in states)
-    rate = f"{counts.total() / seconds:.0f} calls/s" if seconds else "no time"
-    each = ", ".join(f"{count} {kind}" for kind, count in counts.most_common())
-    click.echo(f"{op}: {counts.total()} calls in {seconds:.0f} s, {rate}, seed {seed}: {each}")
+    _echo_counts(op, seed, states)
     if found:
         click.echo("\n".join(filter(None, [f"{op}: {found['kind']}: {found['problem']}", found["code"]])))
     return not found
+
+
+def _echo_counts(op: str, seed: int, states: Sequence[dict[str, Any]]) -> None:
+    """Says how many calls the processes have made, and what came of them."""
+    counts = sum((Counter(state["counts"]) for state in states), Counter())
+    seconds = max((state["seconds"] for state in states), default=0)
+    rate = f"{counts.total() / seconds:.0f} calls/s" if seconds else "no time"
+    each = ", ".join(f"{count} {kind}" for kind, count in counts.most_common())
+    click.echo(f"{op}: {counts.total()} calls in {seconds:.0f} s, {rate}, seed {seed}: {each}")
 
 
 def _shares(calls: int | None, processes: int) -> list[tuple[int, int | None]]:

@@ -1,7 +1,7 @@
 """The process that calls an op: `python -m pyxla.fuzz JOB`, a JSON file with the fields of Job.
 
-It writes what it has done to the job's folder, which jobs that run at the same time share: `state-<first round>` after
-each round of inputs, and `found` if one is wrong. A file `over` in it ends all of them.
+It writes what it has done to the job's folder, which jobs that run at the same time share: `state-<first round>` every
+two seconds and after each round of inputs, and `found` if one is wrong. A file `over` in it ends all of them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pathlib import Path
 ROUND = 500
 # An input that takes longer is as wrong as a crash.
 INPUT_S = 60
+# How often a process says how far it is, for who interrupts it.
+STATE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,12 @@ def run(job: Job) -> None:
     limit_threads()
     op, counts, wrong, wrong_at = find_op(job.op), Counter(), {}, None
     strategy, check = inputs_of(op), check_isolated if job.isolated else check_input
-    begin = time.monotonic()
+    begin = said = time.monotonic()
+
+    def say_state(number: int) -> None:
+        nonlocal said
+        said = time.monotonic()
+        _write(job, f"state-{job.first}", round=number, counts=counts, seconds=said - begin)
 
     def is_over() -> bool:
         # Also within a round, which takes minutes under memcheck.
@@ -86,6 +93,8 @@ def run(job: Job) -> None:
             outcome = check(op, one, job.platform)
             signal.alarm(0)
             counts[outcome.kind] += 1
+            if time.monotonic() - said > STATE_S:
+                say_state(number)
             # Only inputs that are wrong in the same way count, so that hypothesis shrinks one mistake.
             if outcome.problem and outcome.kind == wrong.setdefault("kind", outcome.kind):
                 wrong.update(problem=outcome.problem)
@@ -97,7 +106,7 @@ def run(job: Job) -> None:
         return None
 
     for number in itertools.islice(itertools.count(job.first, job.step), job.rounds):
-        _write(job, f"state-{job.first}", round=number, counts=counts, seconds=time.monotonic() - begin)
+        say_state(number)
         if is_over():
             break
         examples = min(ROUND, job.calls - counts.total()) if job.calls else ROUND
@@ -114,7 +123,7 @@ def run(job: Job) -> None:
         found, why = first_wrong(drawn) or drawn, f"found by devtool fuzz: {wrong['kind']}"
         _write(job, "found", **wrong, code=code_of(f"fuzz-{number}", why, found.case, found.arguments()))
         break
-    _write(job, f"state-{job.first}", round=number, counts=counts, seconds=time.monotonic() - begin)
+    say_state(number)
 
 
 def _write(job: Job, name: str, **fields) -> None:

@@ -1,6 +1,10 @@
 """`devtool fuzz` finds what is wrong in a handler, makes it small, and tries it first in the next call."""
 
+import json
+import os
 import re
+import signal
+import time
 
 import pytest
 
@@ -60,6 +64,21 @@ def test_seconds_end_within_a_round(tree):
     result = tree.run("fuzz", "simple_add", "--seconds", "0.1", "--device", "cpu")
     found = re.match(r"simple_add: (\d+) calls in ", result.stdout)
     assert found and int(found[1]) < 1000, result.stdout
+
+
+def test_an_interrupted_run_says_what_it_did(tree, tmp_path):
+    child = tree.start("fuzz", "simple_add", "--calls", "1000000", "--device", "cpu", TMPDIR=str(tmp_path))
+    try:
+        deadline = time.monotonic() + 60
+        while not any(json.loads(path.read_text())["counts"] for path in tmp_path.glob("*/state-0")):
+            assert child.poll() is None and time.monotonic() < deadline
+            time.sleep(0.1)
+        os.killpg(child.pid, signal.SIGINT)
+        printed, _ = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    found = re.search(r"^simple_add: (\d+) calls in \d+ s, .*right", printed, re.MULTILINE)
+    assert found and 0 < int(found[1]) < 1000000 and child.returncode
 
 
 @pytest.mark.parametrize("name", MISTAKES)
