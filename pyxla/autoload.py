@@ -18,7 +18,7 @@ from pyxla.library.find import unsupported_libraries
 from pyxla.library.register import register_preloaded
 from pyxla.packages import kernel_packages
 from pyxla.pjrt import c_api, cuda_plugin, proxy
-from pyxla.pjrt.client_options import VMM, client_options
+from pyxla.pjrt.client_options import client_options, process_flags
 from pyxla.pjrt.local_processes import this_process
 from pyxla.pjrt.platform import requested_device
 from pyxla.torch_xla_patches import release
@@ -55,7 +55,8 @@ class Plugin(DevicePlugin):
         return str(proxy.proxy_path())
 
     def client_create_options(self) -> dict[str, object]:
-        """Options of the vendor's plugin, as pyxla.pjrt.client_options returns them."""
+        """Options of the vendor's plugin, as pyxla.pjrt.client_options returns them; also sets XLA's flags for them."""
+        proxy.set_process_options(overrides(**process_flags()))
         return client_options()
 
     def physical_chip_count(self) -> int:
@@ -81,7 +82,7 @@ def _prepare_cuda() -> None:
     plugin = cuda_plugin.find_plugin()
     cuda_plugin.check_driver(plugin)
     proxy.proxy_path()
-    options = client_options()
+    client_options()
     cuda_plugin.load_libraries(plugin)
     try:
         version = c_api.api_version(plugin.path)
@@ -96,9 +97,6 @@ def _prepare_cuda() -> None:
         # torch_xla 2.9 ends the process if a client calls itself "cuda". It makes and takes DLPack capsules only if the
         # client calls itself "cpu", and asks for the name nowhere else.
         os.environ.setdefault("PYXLA_PLATFORM_NAME", "cpu")
-    if options.get("allocator") == VMM:
-        # A captured graph whose temporary memory has moved is updated, kernel by kernel, before it is launched.
-        proxy.set_process_options(overrides(xla_gpu_command_buffer_update_mode="SKIP_TEMP"))
     if folder := os.environ.get("PYXLA_GRAPH_CACHE"):
         proxy.keep_graphs(Path(folder))
     # A switch of torch_xla's: a compiled graph that takes torch's CUDA tensors returns CUDA tensors without a copy.

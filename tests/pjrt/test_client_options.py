@@ -3,7 +3,7 @@
 import pytest
 
 from pyxla.errors import PyxlaError
-from pyxla.pjrt.client_options import client_options
+from pyxla.pjrt.client_options import client_options, process_flags
 
 
 def test_options_of_the_client(monkeypatch):
@@ -32,3 +32,9 @@ def test_option_that_the_plugin_cannot_take(monkeypatch, name, value):
     monkeypatch.setenv(name, value)
     with pytest.raises(PyxlaError, match=rf"CUDA: {name}: expected .*, got {value!r}"):
         client_options()
+
+
+def test_flags_of_the_process(monkeypatch):
+    assert process_flags() == {}
+    monkeypatch.setenv("PYXLA_ALLOCATOR", "vmm")
+    assert process_flags() == {"xla_gpu_command_buffer_update_mode": "SKIP_TEMP"}

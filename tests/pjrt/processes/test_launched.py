@@ -10,7 +10,8 @@ from torch_xla.experimental import plugins
 
 from pyxla.autoload import Plugin
 from pyxla.errors import PyxlaError
-from pyxla.pjrt import client_options, cuda_plugin
+from pyxla.hlo import dump
+from pyxla.pjrt import client_options, cuda_plugin, proxy
 from pyxla.pjrt.cuda_plugin import Gpu
 from pyxla.pjrt.local_processes import Process, this_process
 
@@ -79,6 +80,18 @@ def test_each_process_takes_its_gpu(environment, given, gpus, options):
 @pytest.mark.parametrize(("given", "count"), [({}, 4), ({"PYXLA_VISIBLE_DEVICES": "0,3"}, 2)])
 def test_a_process_for_each_gpu_is_launched(environment, given, count):
     assert environment(given, 4).physical_chip_count() == count
+
+
+@pytest.mark.parametrize("launcher", [LAUNCHER, TORCHRUN], ids=["launch", "torchrun"])
+def test_each_process_chooses_its_kernels_alone(environment, monkeypatch, launcher):
+    """The flag is set when the client starts: torch_xla.launch names the process after torch_xla is imported."""
+    given = []
+    monkeypatch.setattr(proxy, "set_process_options", given.append)
+    plugin = environment({})
+    plugin.client_create_options()
+    environment(launcher)
+    assert plugin.client_create_options()["num_nodes"] > 1
+    assert given == [b"", dump.overrides(xla_gpu_shard_autotuning=False)]
 
 
 def test_fewer_gpus_than_processes(environment):

@@ -22,7 +22,9 @@ pytestmark = [
     pytest.mark.slow,
 ]
 SCRIPT = """
-import sys
+import faulthandler, sys
+# A process that waits in vain says where.
+faulthandler.dump_traceback_later(100, exit=True)
 import torch, torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
@@ -52,7 +54,7 @@ def run(tmp_path, *launcher: str, arguments: tuple[str, ...] = (), **variables: 
     script.write_text(SCRIPT)
     command = [sys.executable, *launcher, str(script), *arguments]
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0,1"), **variables}
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=240)
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=150)
 
 
 @pytest.mark.parametrize("launcher", [(), TORCHRUN], ids=["launch", "torchrun"])
