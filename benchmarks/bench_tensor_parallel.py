@@ -66,6 +66,9 @@ def _run(way: str, device: str, options: dict) -> dict | None:
         own["CPU_NUM_DEVICES"] = str(count)
     else:
         own["PYXLA_VISIBLE_DEVICES"] = ",".join(map(str, range(count)))
+        if way == "op":
+            # As examples/llama does; XLA's all-reduce was not faster with it.
+            own["PYXLA_ALLOCATOR"] = os.environ.get("PYXLA_ALLOCATOR", "vmm")
     arguments = [f"--{name}={value}" for name, value in options.items()]
     command = [sys.executable, "-P", "-m", "benchmarks.bench_tensor_parallel", f"--device={device}", f"--way={way}"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), **own}

@@ -46,6 +46,9 @@ def main(device: str | None, tensor_parallel: int, **options) -> None:
         os.environ.setdefault("CPU_NUM_DEVICES", str(tensor_parallel))
     if os.environ["PJRT_DEVICE"] == "CUDA":
         os.environ["XLA_FLAGS"] = f"{CUBLAS} {os.environ.get('XLA_FLAGS', '')}".strip()
+        if tensor_parallel > 1:
+            # Otherwise XLA updates the step's captured graph on each GPU, in each step.
+            os.environ.setdefault("PYXLA_ALLOCATOR", "vmm")
     from pyxla import ArgumentError, PyxlaError
 
     try:

@@ -17,6 +17,7 @@ from torch.nn.functional import linear
 
 from pyxla.nn.on_mesh import AXIS
 from pyxla.op.arguments import Check
+from pyxla.pjrt.client_options import VMM, client_options
 from pyxla.spmd.shard import mesh_of, text_of, to_part, to_whole
 from pyxla.torch_ops.custom_op import CustomOp, find_op
 from pyxla.torch_xla_patches.mesh import apply_mesh_patches
@@ -40,8 +41,8 @@ def row_parallel_norm(mesh: Mesh | None, fused_sums: bool | None = None) -> Call
     Args:
         mesh: torch_xla's mesh with an axis "model", or None.
         fused_sums: whether fused_all_reduce_rms_norm adds the devices' products, where it takes them: up to 512 KiB a
-            device, of 2 to 8 devices of one process. Otherwise XLA's all-reduce does. None: on XLA's CPU; on GPUs a
-            step gains nothing.
+            device, of 2 to 8 devices of one process. Otherwise XLA's all-reduce does. None: on XLA's CPU, and on GPUs
+            with PYXLA_ALLOCATOR=vmm, without which a step gains nothing.
     """
     if mesh is None or not has_fused_sums(mesh, fused_sums):
         return _added_by_xla
@@ -64,7 +65,9 @@ def has_fused_sums(mesh: Mesh | None, fused_sums: bool | None = None) -> bool:
 
     if mesh is None or torch_xla.runtime.process_count() > 1 or not 2 <= mesh.shape()[AXIS] <= MAX_DEVICES:
         return False
-    return torch_xla.runtime.device_type() == "CPU" if fused_sums is None else fused_sums
+    if fused_sums is not None:
+        return fused_sums
+    return torch_xla.runtime.device_type() == "CPU" or client_options().get("allocator") == VMM
 
 
 def _added_by_xla(
