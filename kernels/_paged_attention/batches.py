@@ -64,10 +64,9 @@ def arguments(
     tables = torch.full((len(lengths) + more_seqs, max_blocks), -(2**31), dtype=torch.int32)
     for seq, (new, context) in enumerate(lengths):
         first = 0 if sliding_window is None else max(0, context - new + 1 - sliding_window)
-        used = range(first // block_size, -(-context // block_size)) if new else range(0)
-        for index in used:
-            tables[seq, index] = ids[sum(counts[:seq]) + index]
         if new:
+            used, before = slice(first // block_size, counts[seq]), sum(counts[:seq])
+            tables[seq, used] = ids[before : before + counts[seq]][used].int()
             seen = torch.arange(first, context)
             slots = tables[seq, seen // block_size].long(), seen % block_size
             cache[:, *slots] = torch.randn(2, len(seen), kv_heads, d, generator=generator)

@@ -1,6 +1,6 @@
 """What `devtool fuzz` draws for the ops that compute paged attention: any batch, with any options."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pyxla_kernels._paged_attention.cases import BF16, F8, F16, F32, batch
 
@@ -11,6 +11,9 @@ from pyxla.testing import Case
 FUZZ_KEEPS = ("scale", "soft_cap", "kv_scales")
 # Lengths at which blocks, KV tiles and ranges of keys begin and end.
 LENGTHS = (1, 2, 3, 8, 15, 16, 17, 31, 33, 64, 65, 127, 128, 129, 200, 257)
+BLOCK_SIZES = (1, 2, 8, 16, 32, 128, 256, 5)
+# Elements of the keys, and twice those of the query: a larger batch takes longer, and tests have some.
+MOST = 1 << 15
 
 
 def fuzz(draw: Callable, *, has_lse: bool = False) -> Case:
@@ -22,17 +25,20 @@ def fuzz(draw: Callable, *, has_lse: bool = False) -> Case:
     """
     from hypothesis import strategies as st
 
+    group, kv_heads = draw(st.sampled_from((1, 2, 3, 4, 5, 7, 8, 20))), draw(st.sampled_from((1, 2, 3)))
+    d = draw(st.sampled_from((8, 16, 24, 64, 72, 80, 128, 256)))
+    most_rows, most_positions = MOST // (2 * group * kv_heads * d), MOST // (kv_heads * d)
     lengths = []
     for _ in range(draw(st.integers(0, 4))):
-        context = draw(st.sampled_from(LENGTHS))
+        context = draw(st.sampled_from(_up_to(most_positions, LENGTHS)))
         # Mostly a decode; now and then a prefill, a part of one, or no new token.
-        new = draw(st.sampled_from((1, 1, 1, min(2, context), context, max(0, context // 2), 0)))
+        new = min(draw(st.sampled_from((1, 1, 1, min(2, context), context, context // 2, 0))), max(1, most_rows))
         lengths.append((new, context))
-    group, kv_heads = draw(st.sampled_from((1, 2, 3, 4, 5, 7, 8, 20))), draw(st.sampled_from((1, 2, 3)))
+        most_rows, most_positions = most_rows - new, most_positions - context
     options = {
         "heads": (group * kv_heads, kv_heads),
-        "d": draw(st.sampled_from((8, 16, 24, 64, 72, 80, 128, 256))),
-        "block_size": draw(st.sampled_from((1, 2, 8, 16, 32, 128, 256, 5))),
+        "d": d,
+        "block_size": draw(st.sampled_from(_up_to(MOST // (4 * kv_heads * d), BLOCK_SIZES))),
         "merged": draw(st.booleans()),
         "padding": (draw(st.integers(0, 3)), draw(st.integers(0, 2))),
     }
@@ -51,6 +57,10 @@ def fuzz(draw: Callable, *, has_lse: bool = False) -> Case:
     dtype = draw(st.sampled_from((F32, BF16, F16)))
     # Among thousands of batches some sums cancel more than in any of the tests.
     return batch("drawn", "any batch", lengths, dtype, roundings=64, **options).case(has_lse)
+
+
+def _up_to(most: int, sizes: Sequence[int]) -> Sequence[int]:
+    return [size for size in sizes if size <= most] or sizes[:1]
 
 
 def fuzz_lse(draw: Callable) -> Case:

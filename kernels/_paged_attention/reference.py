@@ -6,6 +6,9 @@ import torch
 
 from pyxla import Check, accumulation_dtype
 
+# Logits that the reference computes at a time: all those of a long prefill would take much memory.
+LOGITS = 1 << 22
+
 
 @dataclass(frozen=True)
 class Arguments:
@@ -34,39 +37,52 @@ def attend(check: Check, a: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     cache = a.kv_cache.unflatten(3, (-1, head_dim)) if a.kv_cache.dim() == 4 else a.kv_cache
     # torch cannot index float8 on the CPU, but it can index the bytes.
     stored = cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
-    block_size, kv_heads = cache.shape[2], cache.shape[3]
+    block_size = cache.shape[2]
     starts = a.query_start_loc.tolist()
     out = torch.zeros_like(a.query, memory_format=torch.contiguous_format)
     lse = torch.full((tokens, heads), -torch.inf, dtype=wide, device=a.query.device)
     for seq, length in enumerate(a.context_lens.tolist()[: int(a.num_seqs)]):
-        new_tokens = starts[seq + 1] - starts[seq]
-        if new_tokens == 0:
+        start, end = starts[seq], starts[seq + 1]
+        if start == end:
             continue
         window = length if a.sliding_window is None else a.sliding_window
-        # Positions of the keys and values that the sequence's new tokens see.
-        seen = torch.arange(max(0, length - new_tokens + 1 - window), length, device=a.query.device)
+        # A row's position is the row plus `shift`. The sequence's new tokens see the keys and values from `first` on.
+        shift = length - end
+        first = max(0, start + shift + 1 - window)
+        seen = torch.arange(first, length, device=a.query.device)
         blocks = a.block_tables[seq, seen // block_size].long()
         gathered = stored[:, blocks, seen % block_size].view(cache.dtype).to(wide)
         if a.kv_scales is not None:
             gathered = gathered * a.kv_scales.to(wide)[:, None, :, None]
-        for row in range(starts[seq], starts[seq + 1]):
-            # Cut to what this token sees, without a mask: a masked NaN would still be multiplied by zero.
-            end = len(seen) - (starts[seq + 1] - 1 - row)
-            keys, values = gathered[:, max(0, end - window) : end]
-            query = a.query[row].to(wide).unflatten(0, (kv_heads, -1))  # g: the query heads of a kv head
-            logits = torch.einsum("hgd,khd->hgk", query, keys).flatten(0, 1) * a.scale
-            if a.soft_cap is not None:
-                logits = a.soft_cap * torch.tanh(logits / a.soft_cap)
-            if a.alibi_slopes is not None:
-                distance = torch.arange(1 - len(keys), 1, device=a.query.device)
-                logits = logits + a.alibi_slopes.to(wide)[:, None] * distance
-            if a.sinks is not None:
-                logits = torch.cat([logits, a.sinks.to(wide)[:, None]], dim=1)
-            weights = logits.softmax(dim=-1)[:, : len(keys)]
-            grouped = weights.unflatten(0, (kv_heads, -1))
-            out[row] = torch.einsum("hgk,khd->hgd", grouped, values).flatten(0, 1).to(a.query.dtype)
-            lse[row] = logits.logsumexp(dim=-1)
+        # Even where it is masked, an infinity or a NaN is multiplied by zero: then each row alone, cut to what it sees.
+        step = max(1, LOGITS // max(1, heads * len(seen))) if bool(gathered.isfinite().all()) else 1
+        for begin in range(start, end, step):
+            rows = slice(begin, min(begin + step, end))
+            cut = slice(max(0, begin + shift + 1 - window - first), rows.stop + shift - first)
+            own = torch.arange(rows.start + shift, rows.stop + shift, device=a.query.device)
+            out[rows], lse[rows] = _attend(
+                a, a.query[rows].to(wide), gathered[:, cut], seen[cut] - own[:, None], window
+            )
     return out, lse
+
+
+def _attend(
+    a: Arguments, query: torch.Tensor, cache: torch.Tensor, distance: torch.Tensor, window: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """For some rows of a sequence, whose keys and values are at these distances, [rows, keys]."""
+    keys, values = cache
+    grouped = query.unflatten(1, (keys.shape[1], -1))  # g: the query heads of a kv head
+    logits = torch.einsum("rhgd,khd->rhgk", grouped, keys).flatten(1, 2) * a.scale
+    if a.soft_cap is not None:
+        logits = a.soft_cap * torch.tanh(logits / a.soft_cap)
+    if a.alibi_slopes is not None:
+        logits = logits + a.alibi_slopes.to(logits.dtype)[:, None] * distance[:, None]
+    logits = logits.masked_fill(((distance > 0) | (distance <= -window))[:, None], -torch.inf)
+    if a.sinks is not None:
+        sinks = a.sinks.to(logits.dtype)[:, None].expand(len(query), -1, 1)
+        logits = torch.cat([logits, sinks], dim=2)
+    weights = logits.softmax(dim=-1)[:, :, : len(keys)].unflatten(1, (keys.shape[1], -1))
+    return torch.einsum("rhgk,khd->rhgd", weights, values).flatten(1, 2), logits.logsumexp(dim=-1)
 
 
 def infer_results(check: Check, a: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
@@ -127,6 +143,7 @@ def check_values(check: Check, a: Arguments) -> None:
     """Raises ArgumentError for a length, row or block id out of range, like CheckPagedAttentionValues in C++."""
     blocks, block_size = a.kv_cache.shape[1:3]
     (count,), starts, lengths = a.num_seqs.tolist(), a.query_start_loc.tolist(), a.context_lens.tolist()
+    tables = a.block_tables.tolist()
     check.that(0 <= count <= len(lengths), "num_seqs", f"a count in [0, {len(lengths)}]", count)
     check.that(starts[0] == 0, "query_start_loc", 0, f"{starts[0]} at index 0")
     for seq, length in enumerate(lengths[:count]):
@@ -141,6 +158,6 @@ def check_values(check: Check, a: Arguments) -> None:
         # Blocks that the sequence's first new token does not see are not read.
         first = 0 if a.sliding_window is None else max(0, length - new_tokens - a.sliding_window + 1)
         for index in range(first // block_size, -(-length // block_size)):
-            block = int(a.block_tables[seq, index])
+            block = tables[seq][index]
             where = f"{block} at sequence {seq}, index {index}"
             check.that(0 <= block < blocks, "block_tables", f"a block id in [0, {blocks})", where)

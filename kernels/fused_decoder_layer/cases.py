@@ -1,6 +1,11 @@
 """Inputs of fused_decoder_layer and fused_decoder_layer_rotary, for tests and benchmarks; each with its reason."""
 
 import torch
+from pyxla_kernels.fused_decoder_layer.fuzz import (  # noqa: F401 - devtool fuzz looks for them here
+    FUZZ_KEEPS,
+    fused_decoder_layer_rotary_fuzz,
+    fuzz,
+)
 from pyxla_kernels.fused_decoder_layer.inputs import ROUNDINGS, WEIGHTS, arguments, changed, torch_fused_decoder_layer
 from pyxla_kernels.fused_decoder_layer.rotary_cases import (  # noqa: F401 - tools look for them here
     FUSED_DECODER_LAYER_ROTARY_BAD_INPUTS,
@@ -73,9 +78,6 @@ def _bad(name: str, message: str, dtype: torch.dtype = torch.bfloat16, **changes
         f"fused_decoder_layer: {message}",
     )
 
-
-# Two tokens may not share a slot: it is undefined which one the slot gets.
-FUZZ_KEEPS = ("slot_mapping",)
 
 BAD_INPUTS = [
     _bad("dtype", "attention: expected dtype bfloat16 or float16, got float32", dtype=torch.float32),

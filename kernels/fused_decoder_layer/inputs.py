@@ -17,10 +17,7 @@ def arguments(generator: torch.Generator, shape: tuple[int, ...], dtype: torch.d
     def random(*dims: int, scale: float = 1.0) -> torch.Tensor:
         return torch.randn(dims, generator=generator) * scale
 
-    size = torch.logspace(-1, 1, max(tokens, 1))[:tokens, None]
-    made = {
-        "attention": random(tokens, width) * size,
-        "residual": random(tokens, hidden) * size,
+    made = activations(generator, tokens, width, hidden, dtype) | {
         "o_proj": random(hidden, width, scale=width**-0.5),
         "post_attention_norm": 1 + random(hidden, scale=0.5),
         "gate_up_proj": random(2 * inner, hidden, scale=hidden**-0.5),
@@ -29,6 +26,15 @@ def arguments(generator: torch.Generator, shape: tuple[int, ...], dtype: torch.d
         "qkv_proj": random(columns, hidden, scale=hidden**-0.5),
     }
     return {name: tensor.to(dtype) for name, tensor in made.items()} | {"eps": 1e-6}
+
+
+def activations(
+    generator: torch.Generator, tokens: int, width: int, hidden: int, dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """Attention and residual, each token's of another magnitude."""
+    size = torch.logspace(-1, 1, max(tokens, 1))[:tokens, None]
+    sizes = {"attention": width, "residual": hidden}
+    return {n: (torch.randn(tokens, wide, generator=generator) * size).to(dtype) for n, wide in sizes.items()}
 
 
 def torch_fused_decoder_layer(

@@ -42,10 +42,27 @@ def rotary_arguments(
     """
     tokens, width, hidden, inner, heads, kv_heads, d = shape
     made = arguments(generator, (tokens, width, hidden, inner, (heads + 2 * kv_heads) * d), dtype)
+    return made | rotary_operands(
+        generator, tokens, kv_heads, d, dtype, table_dtype=table_dtype, index_dtype=index_dtype, **options
+    )
+
+
+def rotary_operands(
+    generator: torch.Generator,
+    tokens: int,
+    kv_heads: int,
+    d: int,
+    dtype: torch.dtype,
+    *,
+    table_dtype: torch.dtype,
+    index_dtype: torch.dtype,
+    **options,
+) -> dict:
+    """The arguments that fused_decoder_layer does not have; the parameters are those of rotary_arguments."""
     stored = cache_and_slots(
         generator, dtype, tokens, kv_heads, d, blocks=10, block_size=8, slot_dtype=index_dtype, **options
     )
-    return made | {
+    return {
         "positions": drawn_positions(generator, tokens, 50, index_dtype),
         "cos_sin_cache": angle_table(50, d).to(table_dtype),
         "kv_cache": stored["kv_cache"],

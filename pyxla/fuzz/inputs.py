@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from hypothesis import strategies as st
 
-from pyxla.fuzz.variation import Variation
+from pyxla.fuzz.variation import Variation, unchanged
 from pyxla.testing import Case, cases_of
 from pyxla.testing.case import cases_name
 from pyxla.torch_ops.custom_op import CustomOp
@@ -62,6 +62,8 @@ ATTRIBUTES = {
     "str": ("", "none", "tanh"),
 }
 
+_Shapes = dict[str, tuple[int, ...]]
+
 
 class Input(NamedTuple):
     """A drawn input: a case, and changes to its arguments."""
@@ -94,14 +96,16 @@ def inputs_of(op: CustomOp) -> st.SearchStrategy[Input]:
         op: the op.
     """
     cases = sorted(cases_of(op), key=_elements)
-    small = [case for case in cases if _elements(case) <= MOST_ELEMENTS] or cases[:1]
     drawn, kept = _own(op)
+    small = [case for case in cases if _elements(case) <= MOST_ELEMENTS]
+    always_own = drawn is not None and not small
+    small = small or cases[:1]
     linked = _linked_sizes(small)
     one_case, some_changes = st.sampled_from(small), st.lists(st.sampled_from(_CHANGES), max_size=3, unique=True)
 
     @st.composite
     def inputs(draw: Callable) -> Input:
-        own = drawn is not None and draw(_ONE_OF_FOUR) > 0
+        own = always_own or (drawn is not None and draw(_ONE_OF_FOUR) > 0)
         case = drawn(draw) if own else draw(one_case)
         variation = Variation(draw(_SEED))
         for change in draw(some_changes):
@@ -134,14 +138,15 @@ def _resize(draw, op, case, variation, kept, linked) -> Variation:
     if not places:
         return variation
     place = draw(st.sampled_from(places))
-    group = linked(case, place) if draw(_ONE_OF_TEN) < 9 else {place}
+    group = linked(_shapes(unchanged(case, variation.seed)), place) if draw(_ONE_OF_TEN) < 9 else {place}
     size = draw(_SIZE)
     shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
     for name, dim in group:
         if name in shapes:
             shapes[name][dim] = size
     changed = {name: tuple(shape) for name, shape in shapes.items() if tuple(shape) != tuple(tensors[name].shape)}
-    if sum(map(_count, shapes.values())) > MOST_ELEMENTS:
+    before = sum(tensor.numel() for tensor in tensors.values())
+    if sum(map(_count, shapes.values())) > max(MOST_ELEMENTS, before):
         return variation
     return _replace(variation, sizes=(*variation.sizes, *changed.items()))
 
@@ -181,7 +186,7 @@ def _set_attribute(draw, op, case, variation, kept, linked) -> Variation:
 
 def _leave_out(draw, op, case, variation, kept, linked) -> Variation:
     """An optional tensor that is None."""
-    there = case.arguments(variation.seed)
+    there = unchanged(case, variation.seed)
     optional = [a.name for a in op.schema.tensors if a.kind.endswith("?") and there[a.name] is not None]
     changed = {name for name, *_ in (*variation.sizes, *variation.dtypes, *variation.values)}
     optional = [name for name in optional if name not in kept | changed]
@@ -210,24 +215,24 @@ def _count(shape: Sequence[int]) -> int:
     return functools.reduce(lambda a, b: a * b, shape, 1)
 
 
-def _linked_sizes(cases: Sequence[Case]) -> Callable[[Case, tuple[str, int]], set[tuple[str, int]]]:
+def _linked_sizes(cases: Sequence[Case]) -> Callable[[_Shapes, tuple[str, int]], set[tuple[str, int]]]:
     """Which dimensions are as large as a given one in all cases whose tensors have the same ranks."""
     seen: dict[tuple, list[dict[tuple[str, int], int]]] = defaultdict(list)
     for case in cases:
-        shapes = _shapes(case)
+        shapes = _shapes(case.arguments())
         seen[_ranks(shapes)].append({(n, d): size for n, shape in shapes.items() for d, size in enumerate(shape)})
 
-    def linked(case: Case, place: tuple[str, int]) -> set[tuple[str, int]]:
-        alike = seen.get(_ranks(_shapes(case)), [])
+    def linked(shapes: _Shapes, place: tuple[str, int]) -> set[tuple[str, int]]:
+        alike = seen.get(_ranks(shapes), [])
         places = alike[0] if alike else {}
         return {place} | {p for p in places if all(sizes[p] == sizes.get(place) for sizes in alike)}
 
     return linked
 
 
-def _shapes(case: Case) -> dict[str, tuple[int, ...]]:
-    return {n: tuple(v.shape) for n, v in case.arguments().items() if isinstance(v, torch.Tensor)}
+def _shapes(arguments: dict[str, Any]) -> _Shapes:
+    return {n: tuple(v.shape) for n, v in arguments.items() if isinstance(v, torch.Tensor)}
 
 
-def _ranks(shapes: dict[str, tuple[int, ...]]) -> tuple:
+def _ranks(shapes: _Shapes) -> tuple:
     return tuple(sorted((name, len(shape)) for name, shape in shapes.items()))

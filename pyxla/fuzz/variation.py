@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,7 @@ class Variation:
 
     def arguments(self, case: Case) -> dict[str, Any]:
         """The case's arguments with these changes."""
-        made = case.arguments(self.seed)
+        made = {**unchanged(case, self.seed)}
         made |= dict.fromkeys(self.absent)
         for name, shape in self.sizes:
             made[name] = resized(made[name], shape)
@@ -45,6 +46,12 @@ class Variation:
             if flat.numel():
                 flat.view(-1)[place % flat.numel()] = value
         return made | dict(self.attributes)
+
+
+@functools.lru_cache(maxsize=1)
+def unchanged(case: Case, seed: int) -> dict[str, Any]:
+    """The case's own arguments, which callers must not change. What draws an input needs them several times."""
+    return case.arguments(seed)
 
 
 def resized(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:

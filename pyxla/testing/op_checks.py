@@ -151,7 +151,7 @@ def oracle(op: CustomOp, arguments: dict[str, Any], dtype: torch.dtype = torch.f
     `arguments` is not changed.
     """
     wide = {
-        name: (value.clone().to(dtype) if value.is_floating_point() else value.clone())
+        name: value.to(dtype if value.is_floating_point() else value.dtype, copy=True)
         if isinstance(value, torch.Tensor)
         else value
         for name, value in arguments.items()

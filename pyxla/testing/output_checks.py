@@ -77,4 +77,6 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two CPU tensors have one shape and one dtype, and the same bytes: a NaN is equal to itself."""
     if (one.shape, one.dtype) != (other.shape, other.dtype):
         return False
-    return torch.equal(*(tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)))
+    # As integers of the same size: torch compares bytes one at a time.
+    dtype = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(one.itemsize, torch.uint8)
+    return torch.equal(*(tensor.contiguous().reshape(-1).view(dtype) for tensor in (one, other)))
