@@ -12,7 +12,7 @@ FUZZ_KEEPS = ("scale", "soft_cap", "kv_scales")
 # Lengths at which blocks, KV tiles and ranges of keys begin and end.
 LENGTHS = (1, 2, 3, 8, 15, 16, 17, 31, 33, 64, 65, 127, 128, 129, 200, 257)
 BLOCK_SIZES = (1, 2, 8, 16, 32, 128, 256, 5)
-# Elements of the keys, and twice those of the query: a larger batch takes longer, and tests have some.
+# Elements of the keys, and twice those of the query. The tests have larger batches; here more calls find more.
 MOST = 1 << 15
 
 
