@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -71,7 +72,7 @@ class DeviceTimes:
         # A GPU has its own planes; the host's planes then show the launches.
         devices = [plane for plane in planes if plane.name.startswith("/device:GPU")]
         if on_gpu and not devices:
-            self.notes.append("XLA's profile has no GPU: another profiler or compute-sanitizer may hold it")
+            self.notes.append("XLA's profile has no GPU: another profiler may hold it")
             return
         spans = []
         for plane in devices or planes:
@@ -139,11 +140,14 @@ def kernels_in(libraries: Iterable[tuple[str, Path]]) -> dict[str, str]:
 def _computed(line, held: int) -> tuple[int, list[tuple[float, float, str, dict]]]:
     """How many events a plane has up to the end of this line, and the events of the line that compute something."""
     found = []
-    for event in line.events:
-        held += 1
-        stats = dict(event.stats)
-        if "hlo_op" in stats and not event.name.startswith("end: "):
-            found.append((event.start_ns, event.start_ns + event.duration_ns, event.name, stats))
+    with warnings.catch_warnings():
+        # jaxlib's reader makes a type that Python 3.12 warns of; where warnings are errors that ends the process.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for event in line.events:
+            held += 1
+            stats = dict(event.stats)
+            if "hlo_op" in stats and not event.name.startswith("end: "):
+                found.append((event.start_ns, event.start_ns + event.duration_ns, event.name, stats))
     return held, found
 
 

@@ -1,9 +1,12 @@
 """pyxla.inspection.profile on profiles in text form: times per op, nested events, and missing data."""
 
+import warnings
+from types import SimpleNamespace
+
 import pytest
 from jaxlib._profile_data import ProfileData
 
-from pyxla.inspection.profile import DeviceTimes, kernels_in
+from pyxla.inspection.profile import DeviceTimes, _computed, kernels_in
 
 PLANE = """
 planes {{ name: "{plane}" lines {{ name: "line" {events} }} {names}
@@ -71,10 +74,24 @@ def test_a_gpu_s_profile_that_is_full(monkeypatch):
 
 
 def test_a_gpu_that_the_profile_does_not_have():
-    """The host's events would be taken for the GPU's, and jaxlib 0.11.2 has ended the process while it read them."""
+    """The host's events would be taken for the GPU's."""
     found = DeviceTimes()
     found.read(profile(("dot.1", 0, 0, 1)), {}, {}, on_gpu=True)
     assert found.calls == {} and found.notes[0].startswith("XLA's profile has no GPU")
+
+
+def test_a_reader_that_python_warns_of():
+    """From Python 3.12 on jaxlib's type of an event's statistics does, at its first use; here warnings are errors."""
+
+    class Event:
+        name, start_ns, duration_ns = "kernel", 1.0, 2.0
+
+        @property
+        def stats(self):
+            warnings.warn("builtin type event_stats has no __module__ attribute", DeprecationWarning, stacklevel=2)
+            return [("hlo_op", "dot.1")]
+
+    assert _computed(SimpleNamespace(events=[Event()]), 3) == (4, [(1.0, 3.0, "kernel", {"hlo_op": "dot.1"})])
 
 
 def test_ops_that_share_a_library_share_its_kernels(tmp_path):
