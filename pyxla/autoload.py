@@ -18,7 +18,7 @@ from pyxla.library.find import unsupported_libraries
 from pyxla.library.register import register_preloaded
 from pyxla.packages import kernel_packages
 from pyxla.pjrt import c_api, cuda_plugin, proxy
-from pyxla.pjrt.client_options import client_options, process_flags
+from pyxla.pjrt.client_options import check_allocator, client_options, process_flags
 from pyxla.pjrt.local_processes import this_process
 from pyxla.pjrt.platform import requested_device
 from pyxla.torch_xla_patches import release
@@ -92,6 +92,7 @@ def _prepare_cuda() -> None:
             "install the locked wheels: PYXLA_SET=cuda13 bin/devtool",
         ) from error
     cuda_plugin.check_api_version(plugin, version)
+    check_allocator(plugin.origin, version)
     os.environ["PYXLA_PJRT_PLUGIN"] = str(plugin.path)
     if release() != "2.8":
         # torch_xla 2.9 ends the process if a client calls itself "cuda". It makes and takes DLPack capsules only if the

@@ -9,8 +9,8 @@ from pyxla.errors import PyxlaError, mismatch
 from pyxla.pjrt.cuda_plugin import gpus
 from pyxla.pjrt.local_processes import gpu_of, this_process
 
-# Maps memory to addresses of XLA's choice.
-VMM = "vmm"
+# Maps memory to addresses of XLA's choice. Older plugins have another flag for it: jax-cuda13-pjrt 0.10.0.
+VMM, VMM_SINCE = "vmm", (0, 115)
 
 
 def client_options() -> dict[str, object]:
@@ -61,6 +61,21 @@ def process_flags() -> dict[str, str | bool]:
         # processes may compile different graphs, or one of them none.
         flags["xla_gpu_shard_autotuning"] = False
     return flags
+
+
+def check_allocator(origin: str, api_version: tuple[int, int]) -> None:
+    """Raises PyxlaError for an allocator that a plugin with this version of the PJRT C API does not have.
+
+    Args:
+        origin: where the plugin is from, for the message.
+        api_version: its major and minor version.
+    """
+    if client_options().get("allocator") == VMM and api_version < VMM_SINCE:
+        expected, got = (f"PJRT API {major}.{minor}" for major, minor in (VMM_SINCE, api_version))
+        raise PyxlaError(
+            mismatch("CUDA", "PYXLA_ALLOCATOR", f"a plugin with {expected} or newer for vmm", f"{origin} ({got})"),
+            "set it to default, or install jax-cuda13-pjrt==0.11.2",
+        )
 
 
 def _flag(name: str, default: bool) -> bool:

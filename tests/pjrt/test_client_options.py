@@ -3,7 +3,7 @@
 import pytest
 
 from pyxla.errors import PyxlaError
-from pyxla.pjrt.client_options import client_options, process_flags
+from pyxla.pjrt.client_options import check_allocator, client_options, process_flags
 
 
 def test_options_of_the_client(monkeypatch):
@@ -38,3 +38,15 @@ def test_flags_of_the_process(monkeypatch):
     assert process_flags() == {}
     monkeypatch.setenv("PYXLA_ALLOCATOR", "vmm")
     assert process_flags() == {"xla_gpu_command_buffer_update_mode": "SKIP_TEMP"}
+
+
+def test_allocator_that_the_plugin_lacks(monkeypatch):
+    check_allocator("jax-cuda13-pjrt 0.10.0", (0, 112))
+    monkeypatch.setenv("PYXLA_ALLOCATOR", "vmm")
+    check_allocator("jax-cuda13-pjrt 0.11.2", (0, 115))
+    with pytest.raises(PyxlaError) as raised:
+        check_allocator("jax-cuda13-pjrt 0.10.0", (0, 112))
+    assert raised.value.message == (
+        "CUDA: PYXLA_ALLOCATOR: expected a plugin with PJRT API 0.115 or newer for vmm, "
+        "got jax-cuda13-pjrt 0.10.0 (PJRT API 0.112)"
+    )
