@@ -71,9 +71,14 @@ def check_allocator(origin: str, api_version: tuple[int, int]) -> None:
         api_version: its major and minor version.
     """
     if client_options().get("allocator") == VMM and api_version < VMM_SINCE:
-        expected, got = (f"PJRT API {major}.{minor}" for major, minor in (VMM_SINCE, api_version))
+        (major, minor), (own_major, own_minor) = VMM_SINCE, api_version
         raise PyxlaError(
-            mismatch("CUDA", "PYXLA_ALLOCATOR", f"a plugin with {expected} or newer for vmm", f"{origin} ({got})"),
+            mismatch(
+                "CUDA",
+                "PYXLA_ALLOCATOR",
+                f"a plugin with PJRT API {major}.{minor} or newer for vmm",
+                f"{origin} (PJRT API {own_major}.{own_minor})",
+            ),
             "set it to default, or install jax-cuda13-pjrt==0.11.2",
         )
 
