@@ -17,7 +17,7 @@ from torch.nn.functional import linear
 
 from pyxla.nn.on_mesh import AXIS
 from pyxla.op.arguments import Check
-from pyxla.pjrt.client_options import VMM, client_options
+from pyxla.pjrt.client_options import uses_vmm
 from pyxla.spmd.shard import mesh_of, text_of, to_part, to_whole
 from pyxla.torch_ops.custom_op import CustomOp, find_op
 from pyxla.torch_xla_patches.mesh import apply_mesh_patches
@@ -67,7 +67,7 @@ def has_fused_sums(mesh: Mesh | None, fused_sums: bool | None = None) -> bool:
         return False
     if fused_sums is not None:
         return fused_sums
-    return torch_xla.runtime.device_type() == "CPU" or client_options().get("allocator") == VMM
+    return torch_xla.runtime.device_type() == "CPU" or uses_vmm()
 
 
 def _added_by_xla(

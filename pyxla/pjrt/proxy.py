@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pyxla.errors import PyxlaError, mismatch
-from pyxla.pjrt.client_options import VMM, client_options
+from pyxla.pjrt.client_options import client_options, uses_vmm
 from pyxla.pjrt.cuda_plugin import find_plugin, gpus
 from pyxla.pjrt.platform import requested_device
 
@@ -80,12 +80,10 @@ def memory_of(device: int) -> Memory:
     ask = _library().pyxla_memory_stats
     ask.restype = ctypes.c_bool
     if not ask(ctypes.c_size_t(device), figures):
-        uncounted = client_options().get("allocator") == VMM
-        hint = "unset PYXLA_ALLOCATOR: vmm does not count; or, with vLLM, set --kv-cache-memory-bytes"
-        raise PyxlaError(
-            mismatch("CUDA", "plugin", f"the memory of device {device}", "none"),
-            hint if uncounted else "devtool doctor",
-        )
+        hint = "devtool doctor"
+        if uses_vmm():
+            hint = "unset PYXLA_ALLOCATOR: vmm does not count; or, with vLLM, set --kv-cache-memory-bytes"
+        raise PyxlaError(mismatch("CUDA", "plugin", f"the memory of device {device}", "none"), hint)
     return Memory(*figures)
 
 

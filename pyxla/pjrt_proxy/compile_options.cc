@@ -8,7 +8,7 @@ namespace pjrt {
 namespace {
 
 std::mutex options_mutex;
-std::string process_options, extra_options;
+std::string process_options, compile_options;
 
 }  // namespace
 
@@ -17,22 +17,22 @@ void SetProcessOptions(const std::string& bytes) {
   process_options = bytes;
 }
 
-void SetExtraOptions(const std::string& bytes) {
+void SetCompileOptions(const std::string& bytes) {
   std::lock_guard<std::mutex> lock(options_mutex);
-  extra_options = bytes;
+  compile_options = bytes;
 }
 
 void* CompileWithOptions(CompileArgs* args, CallVendor call) {
   std::string options;
-  bool has_extra;
+  bool writes_down;
   {
     std::lock_guard<std::mutex> lock(options_mutex);
-    options = std::string(args->options, args->options_size) + process_options + extra_options;
-    has_extra = !extra_options.empty();
+    options = std::string(args->options, args->options_size) + process_options + compile_options;
+    writes_down = !compile_options.empty();
   }
   const char* const caller_options = std::exchange(args->options, options.data());
   const size_t caller_size = std::exchange(args->options_size, options.size());
-  void* error = has_extra ? call(kCompile, args) : CompileOrLoad(args, call);
+  void* error = writes_down ? call(kCompile, args) : CompileOrLoad(args, call);
   args->options = caller_options;
   args->options_size = caller_size;
   return error;

@@ -14,7 +14,7 @@ void SetProcessOptions(const std::string& bytes);
 
 // Of the compilations from now on; these are for what they write down beside the graph, so no graph is loaded from a
 // file or kept. Empty: no such options.
-void SetExtraOptions(const std::string& bytes);
+void SetCompileOptions(const std::string& bytes);
 
 // As PJRT_Client_Compile, with these options after the caller's.
 void* CompileWithOptions(CompileArgs* args, CallVendor call);

@@ -15,7 +15,8 @@
 // wait for the producer's, and then makes a view of the memory without naming the stream, so that XLA reads too early:
 //   PJRT_Client_CreateViewOfDeviceBuffer names the stream that this thread asked for last (pjrt_extensions.cc).
 //
-// And one takes options of our own, so that XLA can be told to write down what it compiles at any time, and only then:
+// And one takes options of our own: flags that torch_xla's XLA may not know, and those that let XLA write down what it
+// compiles, at any time and only then:
 //   PJRT_Client_Compile appends them to torch_xla's (compile_options.cc). It also keeps graphs in files, as torch_xla's
 //   own files cannot be loaded: torch_xla asks for that in a way that no plugin answers (graph_cache.cc).
 //
@@ -275,5 +276,5 @@ extern "C" __attribute__((visibility("default"))) void pyxla_set_process_options
 
 // The same for the compilations from now on, which then leave the files of graphs alone; none if size is 0.
 extern "C" __attribute__((visibility("default"))) void pyxla_set_compile_options(const char* bytes, size_t size) {
-  SetExtraOptions({bytes, size});
+  SetCompileOptions({bytes, size});
 }

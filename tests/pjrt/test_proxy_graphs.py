@@ -59,7 +59,7 @@ def folder(proxy, tmp_path):
 
 
 def test_options_of_the_process_are_part_of_a_graphs_key(proxy, folder):
-    """They come before those of an inspection, and a graph that was kept without them is not loaded."""
+    """A graph that was kept without them is not loaded; an inspection has them too."""
     compile_graph = Compiler(proxy)
     compile_graph(b"program", b"abc")
     proxy.library.pyxla_set_process_options(b"e", ctypes.c_size_t(1))
