@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pyxla_kernels.paged_attention.paged_attention import paged_attention
 from pyxla_kernels.rotary_embedding.rotary_embedding import rotary_embedding
 from pyxla_kernels.simple_add.simple_add import simple_add
 
@@ -17,6 +18,28 @@ def test_terms_that_cancel(error, allowed):
     got = tuple((result + error).float() for result in want)
     case = Case("cancel", "found by devtool fuzz", lambda g: arguments)
     assert (_wrong_numbers(simple_add, case, arguments, got, want, "CPU") is None) is allowed
+
+
+@pytest.mark.parametrize(("error", "allowed"), [(1e-5, True), (1e-3, False)], ids=["a rounding", "a mistake"])
+def test_softmax_of_large_scores(error, allowed):
+    """Two scores of 134: float32 rounds each by up to 8e-6, and so the weights."""
+    kv_cache = torch.zeros(2, 2, 1, 1, 8)
+    kv_cache[0, :, 0, 0, 0], kv_cache[1, 0] = 1.5, 1.0
+    arguments = {
+        "query": torch.nn.functional.one_hot(torch.tensor([[0]]), 8) * 448.0,
+        "kv_cache": kv_cache,
+        "context_lens": torch.tensor([2], dtype=torch.int32),
+        "block_tables": torch.tensor([[0, 1]], dtype=torch.int32),
+        "query_start_loc": torch.tensor([0, 1], dtype=torch.int32),
+        "num_seqs": torch.tensor([1], dtype=torch.int32),
+        "scale": 0.2,
+    }
+    arguments |= dict.fromkeys(("sliding_window", "soft_cap", "alibi_slopes", "sinks", "kv_scales"))
+    want = oracle(paged_attention, arguments)
+    assert want[0].unique().tolist() == [0.5]
+    got = tuple((result * (1 + error)).float() for result in want)
+    case = Case("large", "found by devtool fuzz", lambda g: arguments, roundings=64)
+    assert (_wrong_numbers(paged_attention, case, arguments, got, want, "CPU") is None) is allowed
 
 
 @pytest.mark.parametrize(("key", "allowed"), [(0.0, True), (1.0, False)], ids=["right", "wrong"])
