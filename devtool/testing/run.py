@@ -161,7 +161,9 @@ def under_gpu_sanitizer(where: str, tool: str) -> list[str]:
     if program is None:
         message = f"{where}: --sanitize: expected compute-sanitizer, got none on PATH"
         raise DevtoolError(message, "install it (it comes with the CUDA toolkit) and put it on PATH")
-    return [program, "--tool", tool, "--error-exitcode", str(_FOUND)]
+    # A backtrace of the host's would have Python's own functions, and it makes a call take up to 0.25 s: it is taken at
+    # each allocation, copy and launch.
+    return [program, "--tool", tool, "--error-exitcode", str(_FOUND), "--show-backtrace", "no"]
 
 
 def _tests_of(op: str) -> str:
