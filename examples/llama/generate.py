@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+import torch
+
 from examples.llama.config import LlamaConfig, check
 from examples.llama.runner import ModelRunner
+from pyxla.nn import CachedSequence
 
 
 def generate(
@@ -47,16 +50,31 @@ def stream(runner: ModelRunner, prompts: list[list[int]], max_tokens: int) -> It
     require(runner.model.config, prompts, max_tokens, runner.max_length)
     sequences = [runner.cache.open() for _ in prompts]
     try:
-        tokens = runner.prefill(sequences, prompts)
-        for _ in range(max_tokens - 1):
-            # Submitted before the last step is read, so that the device need not wait for the host.
-            following = runner.decode(sequences)
+        submitted = _submitted(runner, sequences, prompts, max_tokens)
+        tokens = next(submitted)
+        for following in submitted:
             yield tokens.tolist()[: len(prompts)]
             tokens = following
         yield tokens.tolist()[: len(prompts)]
     finally:
         for sequence in sequences:
             runner.cache.close(sequence)
+
+
+def _submitted(
+    runner: ModelRunner, sequences: list[CachedSequence], prompts: list[list[int]], steps: int
+) -> Iterator[torch.Tensor]:
+    """The tokens of each step, on the device, as soon as it is submitted.
+
+    The caller reads them after the next step is submitted, so that the device need not wait for the host. That step is
+    prepared while the device still launches this one.
+    """
+    step = runner.prepare(sequences, prompts)
+    for left in reversed(range(steps)):
+        tokens = runner.submit(step)
+        if left:
+            step = runner.prepare(sequences)
+        yield tokens
 
 
 def require(config: LlamaConfig, prompts: list[list[int]], max_tokens: int, max_length: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import NamedTuple
 
 import torch
 import torch_xla
@@ -18,6 +19,18 @@ BLOCK_SIZE = 16
 CANDIDATES = 64
 # Random numbers are integers below this, so that they travel with the step's other integers; float32 has them exactly.
 RANDOM_LIMIT = 2**24
+
+
+class Step(NamedTuple):
+    """What a step's graph takes besides the model, the last tokens and the cache.
+
+    Attributes:
+        packed: by `pyxla.nn.pack`, on the device.
+        shapes: of the tensors in it.
+    """
+
+    packed: torch.Tensor
+    shapes: list[tuple[int, ...]]
 
 
 class ModelRunner:
@@ -72,37 +85,24 @@ class ModelRunner:
         self._step = in_mode(_step, self.mode)
         self._last = split(_padded([], max_seqs).to(self.device), model.mesh, None)
 
-    def prefill(self, sequences: list[CachedSequence], prompts: list[list[int]]) -> torch.Tensor:
-        """Submits a step that computes prompts.
+    def prepare(self, sequences: list[CachedSequence], prompts: list[list[int]] | None = None) -> Step:
+        """The host's part of a step: gives slots to its tokens and copies what describes them to the device.
+
+        Prepare a step after the one before it was submitted: the device launches that one meanwhile.
 
         Args:
-            sequences: of the cache, one per prompt.
-            prompts: tokens of each.
+            sequences: of the cache; for a decode step those of the step before, in its order.
+            prompts: tokens of each, for a prefill step; None: the tokens that the step before returns, which the host
+                need not have read.
 
         Returns:
-            The next token of each sequence, [max_seqs], int32, on the device. Reading it waits for the step.
+            The step, for one `submit`.
 
         Raises:
             ArgumentError: more than max_seqs sequences, or one longer than max_length.
         """
-        return self._submit(sequences, prompts)
-
-    def decode(self, sequences: list[CachedSequence]) -> torch.Tensor:
-        """Submits a step that computes the tokens of the last step, which the host need not have read.
-
-        Args:
-            sequences: those of the last step, in its order.
-
-        Returns:
-            As `prefill`.
-
-        Raises:
-            ArgumentError: a sequence longer than max_length.
-        """
-        return self._submit(sequences, [[-1 - row] for row in range(len(sequences))])
-
-    def _submit(self, sequences: list[CachedSequence], new: list[list[int]]) -> torch.Tensor:
-        """Submits a step; -1 - row stands for the token that the last step returned in this row."""
+        # -1 - row stands for the token that the last step returned in this row.
+        new = [[-1 - row] for row in range(len(sequences))] if prompts is None else prompts
         positions = [s.length + i for s, tokens in zip(sequences, new, strict=True) for i in range(len(tokens))]
         rows = bucket(len(positions))
         metadata = self.cache.extend(
@@ -114,9 +114,19 @@ class ModelRunner:
         )
         tokens, numbers = [*itertools.chain(*new)], [self._random.randrange(RANDOM_LIMIT) for _ in sequences]
         data = [_padded(tokens, rows), _padded(positions, rows), _padded(numbers, self.max_seqs), *metadata]
-        packed, shapes = pack(data, self.device, self.model.mesh), [tuple(part.shape) for part in data]
+        return Step(pack(data, self.device, self.model.mesh), [tuple(part.shape) for part in data])
+
+    def submit(self, step: Step) -> torch.Tensor:
+        """Starts a step on the device.
+
+        Args:
+            step: what the last `prepare` returned.
+
+        Returns:
+            The next token of each sequence, [max_seqs], int32, on the device. Reading it waits for the step.
+        """
         with torch.no_grad():
-            self._last = self._step(self.model, packed, shapes, self._last, self.cache.layers, self._temperature)
+            self._last = self._step(self.model, *step, self._last, self.cache.layers, self._temperature)
         if self.mode == "direct":
             # Runs the traced graph; a compiled function has run already.
             torch_xla.sync()
