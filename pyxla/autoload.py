@@ -19,7 +19,7 @@ from pyxla.library.register import register_preloaded
 from pyxla.packages import kernel_packages
 from pyxla.pjrt import c_api, cuda_plugin, proxy
 from pyxla.pjrt.client_options import check_allocator, client_options, process_flags
-from pyxla.pjrt.local_processes import this_process
+from pyxla.pjrt.local_processes import end_last, this_process
 from pyxla.pjrt.platform import requested_device
 from pyxla.torch_xla_patches import release
 
@@ -57,6 +57,8 @@ class Plugin(DevicePlugin):
     def client_create_options(self) -> dict[str, object]:
         """Options of the vendor's plugin, as pyxla.pjrt.client_options returns them; also sets XLA's flags for them."""
         proxy.set_process_options(overrides(**process_flags()))
+        if process := this_process():
+            end_last(process)
         return client_options()
 
     def physical_chip_count(self) -> int:

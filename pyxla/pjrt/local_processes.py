@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
+import fcntl
 import os
+import sys
+import tempfile
+import time
+from pathlib import Path
 from typing import NamedTuple
 
 from pyxla.errors import PyxlaError, mismatch
+
+# So long the first process waits for the others at most: one that failed may have left them in a sum that never ends.
+LAST_WAIT_S = 30.0
 
 
 class Process(NamedTuple):
@@ -52,6 +61,35 @@ def gpu_of(process: Process, given: list[int] | None, visible: int) -> int:
             "start fewer, make more visible, or name the GPU of each process in its PYXLA_VISIBLE_DEVICES",
         )
     return numbers[process.local_rank]
+
+
+def end_last(process: Process) -> None:
+    """Lets the first process end after the others of its host, unless it ends by an exception.
+
+    torch_xla's coordinator lives in it, and a process that sees the coordinator vanish ends at once with SIGABRT, also
+    at its own end. Call it in each process before its client is created: the processes wait for each other there, so
+    all of them have the lock before one ends.
+    """
+    # The launcher is the parent of them all. The system takes a process's lock away when the process has ended.
+    path = Path(tempfile.gettempdir(), f"pyxla-processes-{os.getuid()}-{os.getppid()}")
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    if process.rank == 0:
+        # Runs before what torch_xla registered when it was imported.
+        atexit.register(_wait_for_others, lock, path)
+
+
+def _wait_for_others(lock: int, path: Path) -> None:
+    over = time.monotonic() + (0 if hasattr(sys, "last_value") else LAST_WAIT_S)
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() >= over:
+                break
+            time.sleep(0.02)
+    path.unlink(missing_ok=True)
 
 
 def _first(default: int, *names: str) -> int:

@@ -126,3 +126,37 @@ def test_torchrun_starts_two(tmp_path):
     done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)] == [[0, 2, 0, 2], [1, 2, 1, 2]]
+
+
+ENDS = """
+import atexit, sys, time
+from pyxla.pjrt.local_processes import Process, end_last
+
+rank, how = int(sys.argv[1]), sys.argv[2]
+# Registered first, so it runs last.
+atexit.register(lambda: print(rank, flush=True))
+end_last(Process(rank, 2, rank, 2))
+print("started", flush=True)
+sys.stdin.readline()
+if rank == 0 and how == "fails":
+    raise SystemError("rank 0 fails")
+time.sleep(0.5 * rank)
+"""
+
+
+@pytest.mark.parametrize(("how", "order"), [("ends", ["1", "0"]), ("fails", ["0", "1"])])
+def test_the_process_with_the_coordinator_ends_last(how, order):
+    """Also if it is done first; not if it fails, as the other may then wait for it in vain."""
+    read, write = os.pipe()
+    command = [sys.executable, "-c", ENDS]
+    both = [
+        subprocess.Popen([*command, str(rank), how], stdin=subprocess.PIPE, stdout=write, stderr=subprocess.DEVNULL)
+        for rank in (0, 1)
+    ]
+    os.close(write)
+    with os.fdopen(read) as output:
+        assert [output.readline() for _ in both] == ["started\n"] * 2
+        for process in both:
+            process.stdin.close()
+        assert output.read().split() == order
+    assert [process.wait() for process in both] == [how == "fails", 0]

@@ -1,4 +1,4 @@
-"""A process for each of two GPUs, started by torchrun and by torch_xla.launch: devices, ops, sums, an error of one."""
+"""A process for each of two GPUs, started by torchrun and by torch_xla.launch: devices, ops, collectives, an error."""
 
 import os
 import subprocess
@@ -26,11 +26,15 @@ import faulthandler, sys
 # A process that waits in vain says where.
 faulthandler.dump_traceback_later(100, exit=True)
 import torch, torch_xla
+import torch.distributed as dist
 import torch_xla.core.xla_model as xm
+import torch_xla.distributed.xla_backend
 import torch_xla.runtime as xr
 
 
 def compute(index, fails):
+    if dist.is_torchelastic_launched():
+        dist.init_process_group("xla", init_method="xla://")
     device, rank = torch_xla.device(), xr.global_ordinal()
     assert (xr.world_size(), xr.addressable_device_count()) == (2, 1)
     x = torch.full((1000,), rank + 1.0, device=device)
@@ -40,7 +44,18 @@ def compute(index, fails):
         sys.exit("rank 1 fails")
     total = xm.all_reduce(xm.REDUCE_SUM, x).cpu()
     assert total.eq(3).all(), total
-    print(f"right on {rank}", flush=True)
+    # Process r has 10 r + 0, 1, 2, 3.
+    own = torch.arange(4.0, device=device) + 10 * rank
+    gathered = xm.all_gather(own)
+    scattered = xm.reduce_scatter(xm.REDUCE_SUM, own, 1.0, 0, 2)
+    exchanged = xm.all_to_all(own, 0, 0, 2)
+    torch_xla.sync()
+    assert gathered.tolist() == [0, 1, 2, 3, 10, 11, 12, 13], gathered
+    assert scattered.tolist() == ([10, 12], [14, 16])[rank], scattered
+    assert exchanged.tolist() == ([0, 1, 10, 11], [2, 3, 12, 13])[rank], exchanged
+    # One write, as the other process writes too.
+    sys.stdout.write(f"right on {rank}\\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
@@ -58,7 +73,7 @@ def run(tmp_path, *launcher: str, arguments: tuple[str, ...] = (), **variables: 
 
 
 @pytest.mark.parametrize("launcher", [(), TORCHRUN], ids=["launch", "torchrun"])
-def test_sum_over_both(tmp_path, launcher):
+def test_collectives_of_both(tmp_path, launcher):
     done = run(tmp_path, *launcher, PYXLA_VISIBLE_DEVICES="0,1")
     assert done.returncode == 0, done.stderr
     assert sorted(line for line in done.stdout.splitlines() if line.startswith("right")) == ["right on 0", "right on 1"]
