@@ -153,7 +153,9 @@ def _float32_is_no_nearer(
         with contextlib.suppress(Exception):  # it takes less than the op
             copies = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
             results = case.peer(**copies)
-            others.append((*got[:skipped], *(results if isinstance(results, tuple) else (results,))))
+            results = (*got[:skipped], *(results if isinstance(results, tuple) else (results,)))
+            if [result.shape for result in results] == [result.shape for result in got]:
+                others.append(results)
     return all(map(_no_farther, got, zip(*others, strict=True), want))
 
 

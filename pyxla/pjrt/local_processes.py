@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,6 +64,7 @@ def gpu_of(process: Process, given: list[int] | None, visible: int) -> int:
     return numbers[process.local_rank]
 
 
+@cache  # a second lock would be one that the process itself waits for
 def end_last(process: Process) -> None:
     """Lets the first process end after the others of its host, unless it ends by an exception.
 
