@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 namespace pyxla {
@@ -47,8 +48,12 @@ __host__ __device__ inline uint32_t E4m3x2ToHalf2Emulated(uint32_t pair) {
   const uint32_t apart = (pair & 0xff) | (pair & 0xff00) << 8;
   const uint32_t bits = (apart & 0x00800080) << 8 | (apart & 0x007f007f) << 7;
   const uint32_t is_nan = ((apart & 0x007f007f) + 0x00010001) >> 7 & 0x00010001;
-  const __half2 scaled = __hmul2(reinterpret_cast<const __half2&>(bits), __float2half2_rn(256));
-  return reinterpret_cast<const uint32_t&>(scaled) | is_nan * 0x7e00;
+  __half2 halves;
+  memcpy(static_cast<void*>(&halves), &bits, sizeof(halves));
+  halves = __hmul2(halves, __float2half2_rn(256));
+  uint32_t result;
+  memcpy(&result, &halves, sizeof(result));
+  return result | is_nan * 0x7e00;
 }
 
 /** The two e4m3 numbers in the lower half of `pair` as two of float16, which holds each exactly. */
