@@ -20,7 +20,7 @@ from devtool import project
 from devtool.building.build import Options, build_ops, for_cpu
 from devtool.building.preload import preloading
 from devtool.device import pick_device
-from devtool.errors import DevtoolError
+from devtool.errors import DevtoolError, unknown
 from devtool.processes import how_it_ended, run_through
 from devtool.testing.run import sanitizer_environment, under_gpu_sanitizer
 
@@ -41,7 +41,7 @@ def fuzz(names: Sequence[str], limits: Limits, device: str, seed: int, *, proces
     """Fuzzes ops one after the other and prints what came of each; returns whether all was right.
 
     Args:
-        names: ops, each with its implementations; none means all of them.
+        names: folders, each with its ops and their implementations, or ops; none means all of them.
         limits: of each op.
         device: "cpu", "cuda" or "auto".
         seed: of all choices.
@@ -52,7 +52,7 @@ def fuzz(names: Sequence[str], limits: Limits, device: str, seed: int, *, proces
         DevtoolError: no such op or device, a failed build, no sanitizer.
     """
     device = pick_device("fuzz", device)
-    folders = project.with_implementations(project.select_ops("fuzz", names))
+    folders = project.with_implementations(project.select_ops("fuzz", list(map(project.folder_of, names))))
     host = HOST_SANITIZERS if sanitize and device == "cpu" else None
     before = under_gpu_sanitizer("fuzz", "memcheck") if sanitize and device == "cuda" else []
     options = Options(sanitize=host)
@@ -60,16 +60,32 @@ def fuzz(names: Sequence[str], limits: Limits, device: str, seed: int, *, proces
     environment = {**os.environ, **sanitizer_environment(host), "PJRT_DEVICE": device.upper()}
     right = True
     with preloading(libraries, host) as environment["LD_PRELOAD"]:
-        for op in _ops_of(folders, environment):
+        for op in _named(names, _ops_of(folders, environment)):
             right &= _fuzz_op(op, limits, device, seed, processes, before, environment)
     return right
 
 
-def _ops_of(folders: Sequence[str], environment: dict[str, str]) -> list[str]:
-    """The ops of these folders, by the names that `pyxla.find_op` knows."""
+def _named(names: Sequence[str], ops_of: dict[str, list[str]]) -> list[str]:
+    """The ops to call: those of a folder and its implementations, or the one that is named.
+
+    Raises:
+        DevtoolError: there is no such op in the folder whose Python file has a function of this name.
+    """
+    known = [op for ops in ops_of.values() for op in ops]
+    chosen = [] if names else known
+    for name in names:
+        if name not in ops_of and name not in known:
+            raise unknown("fuzz", "OP", "an op", name, known, "devtool list")
+        folders = project.with_implementations([name]) if name in ops_of else []
+        chosen += [op for folder in folders for op in ops_of[folder]] or [name]
+    return list(dict.fromkeys(chosen))
+
+
+def _ops_of(folders: Sequence[str], environment: dict[str, str]) -> dict[str, list[str]]:
+    """The ops of each of these folders, by the names that `pyxla.find_op` knows."""
     namespace = project.repository().namespace
     code = "import json, sys, pyxla.torch_ops.custom_op as ops\nfolders, namespace = json.loads(sys.argv[1])\n"
-    code += "print(json.dumps([op.display_name for f in folders for op in ops.ops_of_library(f, namespace)]))"
+    code += "print(json.dumps({f: [op.display_name for op in ops.ops_of_library(f, namespace)] for f in folders}))"
     command = [sys.executable, "-c", code, json.dumps([list(folders), namespace])]
     done = subprocess.run(command, cwd=project.root(), env=environment, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:

@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from devtool.errors import DevtoolError
+from devtool.testing import fuzz
 from tests.devtool_tree import Tree
 
 # Mistakes in simple_add's loop, which only some sizes or values show -> what fuzz says of it, and the elements of `a`.
@@ -19,6 +21,7 @@ MISTAKES = {
 }
 # The last line of the loop; the mistakes come after it.
 LINE = "out_data[i] = pyxla::FromFloat<T>(pyxla::ToFloat(a_data[i]) + scale * pyxla::ToFloat(b_data[i]));"
+OPS_OF = {"norm": ["norm"], "norm_triton": ["norm.triton"], "rotary": ["rotary", "rotary_inplace"]}
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +131,28 @@ def test_sanitizer_finds_a_read_past_the_end(tree, source):
     source.write_text(text)
     result = tree.run("fuzz", "simple_add", "--calls", "100", "--device", "cpu", "--sanitize")
     assert result.returncode == 1 and "AddressSanitizer: heap-buffer-overflow" in result.stdout, result.stdout
+
+
+@pytest.mark.parametrize(
+    ("names", "ops"),
+    [
+        ([], ["norm", "norm.triton", "rotary", "rotary_inplace"]),
+        (["rotary"], ["rotary", "rotary_inplace"]),
+        (["rotary_inplace", "norm"], ["rotary_inplace", "norm", "norm.triton"]),
+        (["norm.triton"], ["norm.triton"]),
+        (["norm_triton", "norm.triton"], ["norm.triton"]),
+    ],
+)
+def test_a_folder_is_all_its_ops_and_an_op_itself_alone(monkeypatch, names, ops):
+    monkeypatch.setattr(
+        fuzz.project, "with_implementations", lambda folders: [f for f in OPS_OF if f.startswith(folders[0])]
+    )
+    assert fuzz._named(names, OPS_OF) == ops
+
+
+def test_a_function_that_is_no_op():
+    with pytest.raises(DevtoolError, match=re.escape("fuzz: OP: expected an op (norm, norm.triton, ")):
+        fuzz._named(["backward"], OPS_OF)
 
 
 def test_wrong_arguments(tree):
