@@ -12,9 +12,6 @@ import torch
 # result. Twice that is allowed, counted in float32 roundings of 2^-23. The mean shows that nothing else is lost: the
 # root mean square error may be at most 1.5 times that of torch's own attention.
 ROUNDED_WEIGHTS = {torch.bfloat16: 1 << 16, torch.float16: 1 << 13}
-# Prefill on a GPU computes the soft cap by one exponential, which leaves an error in the cap's last place, not in the
-# logit's: up to 1.4e-7 of the cap on an H100. It shows where the logarithm of a sum is near 0.
-CAP_ERROR = 2.0**-22
 
 
 def arguments(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from pyxla_kernels._paged_attention.batches import CAP_ERROR, ROUNDED_WEIGHTS, arguments, integers, torch_attention
+from pyxla_kernels._paged_attention.batches import ROUNDED_WEIGHTS, arguments, integers, torch_attention
 
 from pyxla.op.arguments import dtype_name
 from pyxla.testing import BadInput, Case
@@ -57,7 +57,6 @@ class Batch:
             peer=torch_attention if has_peer else None,
             roundings=self.roundings,
             cuda_roundings=ROUNDED_WEIGHTS.get(self.dtype),
-            cuda_error=CAP_ERROR * (self.options.get("soft_cap") or 0.0) if self.dtype in ROUNDED_WEIGHTS else 0.0,
             cuda_size=self.cuda_size,
         )
 

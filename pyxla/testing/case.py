@@ -30,7 +30,6 @@ class Case:
             rounding.
         cuda_roundings: the same for a 16-bit result from a GPU, whose kernel on tensor cores also rounds intermediate
             values to 16 bits; None: as `roundings`.
-        cuda_error: how far a float32 result from a GPU may be off besides, whatever its size.
         cuda_size: True if only the CUDA kernel treats these sizes differently: on the CPU, `devtool test` runs only
             check_raw for the case, and `devtool test --all` every test.
         repeatable: whether two calls with these arguments return the same bits; False, say, for sums by atomics.
@@ -42,7 +41,6 @@ class Case:
     peer: Callable[..., Any] | None = None
     roundings: int = 16
     cuda_roundings: int | None = None
-    cuda_error: float = 0.0
     cuda_size: bool = False
     repeatable: bool = True
 
@@ -53,10 +51,6 @@ class Case:
         """The roundings that are allowed for a result, computed on "CUDA" or another device."""
         on_tensor_cores = device_type == "CUDA" and result.dtype.itemsize == 2
         return self.roundings if self.cuda_roundings is None or not on_tensor_cores else self.cuda_roundings
-
-    def error_of(self, result: torch.Tensor, device_type: str) -> float:
-        """`cuda_error`, for a result and a device to which it applies; else 0."""
-        return self.cuda_error if device_type == "CUDA" and result.dtype == torch.float32 else 0.0
 
     def arguments(self, seed: int = 0) -> dict[str, Any]:
         """The arguments for a seed."""

@@ -191,9 +191,7 @@ def _compare(
     names = output_names(op)
     where = [f"{op.name}[{case.name}]" + (f": {name}" if len(names) > 1 else "") for name in names]
     return max(
-        worst_element(
-            place, g, w, roundings=case.roundings_of(g, device_type), error=case.error_of(g, device_type), peer=p
-        )
+        worst_element(place, g, w, roundings=case.roundings_of(g, device_type), peer=p)
         for place, g, w, p in zip(where, got, want, peers or (None,) * len(want), strict=True)
     )
 

@@ -32,19 +32,12 @@ def compare(
 
 
 def worst_element(
-    where: str,
-    got: torch.Tensor,
-    want: torch.Tensor,
-    *,
-    roundings: int = 16,
-    error: float = 0.0,
-    peer: torch.Tensor | None = None,
+    where: str, got: torch.Tensor, want: torch.Tensor, *, roundings: int = 16, peer: torch.Tensor | None = None
 ) -> WorstElement:
     """Raises AssertionError unless every element is right; returns the worst one.
 
     An element may differ by one unit in the last place of its own value (a correctly rounded result differs by at most
-    half a unit) plus `roundings` float32 roundings of the largest value in its row, for accumulation in float32, plus
-    `error`.
+    half a unit) plus `roundings` float32 roundings of the largest value in its row, for accumulation in float32.
 
     The error of a peer, torch's own op in the same dtype, sets a second limit: the root mean square error may be 1.5
     times the peer's, or one unit in the last place if that is more, as a peer may be exact by luck. Why not the largest
@@ -56,7 +49,6 @@ def worst_element(
         got: the result, any dtype.
         want: the reference's result, float64 (integers and bools must be equal).
         roundings: float32 roundings of a row's largest value.
-        error: a distance that is allowed whatever the values.
         peer: the peer's result. There is no such limit if it is None, or not finite where `want` is.
     """
     __tracebackhide__ = True
@@ -74,16 +66,16 @@ def worst_element(
 
     magnitude = torch.where(finite, want.abs(), 0.0)
     row = magnitude.amax(dim=-1, keepdim=True) if want.dim() else magnitude
-    limit = _unit(magnitude, got.dtype) + roundings * torch.finfo(torch.float32).eps * row + error
-    distance = torch.where(finite, (wide - want).abs(), 0.0).nan_to_num(nan=torch.inf)
-    wrong = distance > limit
+    limit = _unit(magnitude, got.dtype) + roundings * torch.finfo(torch.float32).eps * row
+    error = torch.where(finite, (wide - want).abs(), 0.0).nan_to_num(nan=torch.inf)
+    wrong = error > limit
     assert not bool(wrong.any()), f"{where}: values: {_first(wrong, wide, want)}"
     if peer is not None:
         peer_error = torch.where(finite, (peer.double() - want).abs(), 0.0)
-        _check_mean_error(where, distance, peer_error, _unit(magnitude, got.dtype))
-    share = distance / limit.clamp(min=torch.finfo(torch.float64).tiny)
+        _check_mean_error(where, error, peer_error, _unit(magnitude, got.dtype))
+    share = error / limit.clamp(min=torch.finfo(torch.float64).tiny)
     place = int(share.argmax())
-    return WorstElement(*(values.reshape(-1)[place].item() for values in (share, distance, limit)))
+    return WorstElement(*(values.reshape(-1)[place].item() for values in (share, error, limit)))
 
 
 def _check_special_values(where: str, got: torch.Tensor, want: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -245,14 +245,6 @@ def test_a_gpu_may_round_more_in_a_result_of_16_bits_alone(dtype, device_type, a
     assert testing.Case("case", "why", lambda g: {}).roundings_of(torch.ones(1, dtype=dtype), device_type) == 16
 
 
-def test_a_float32_result_of_a_gpu_alone_may_be_off_by_a_fixed_error():
-    case = testing.Case("case", "why", lambda g: {}, cuda_error=1e-5)
-    results = [
-        (torch.ones(1, dtype=dtype), device) for dtype in (torch.float32, torch.bfloat16) for device in ("CUDA", "CPU")
-    ]
-    assert [case.error_of(*result) for result in results] == [1e-5, 0, 0, 0]
-
-
 def test_a_worker_of_xdist_has_its_own_folder_of_modules(monkeypatch):
     """It starts with its parent's XLA_FLAGS, and XLA uses the last of two folders."""
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/parents --xla_dump_hlo_as_text")
