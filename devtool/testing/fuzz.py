@@ -72,12 +72,14 @@ def _named(names: Sequence[str], ops_of: dict[str, list[str]]) -> list[str]:
         DevtoolError: there is no such op in the folder whose Python file has a function of this name.
     """
     known = [op for ops in ops_of.values() for op in ops]
-    chosen = [] if names else known
+    chosen = [] if names else [*known]
     for name in names:
-        if name not in ops_of and name not in known:
+        if name in ops_of:
+            chosen += [op for folder in project.with_implementations([name]) for op in ops_of[folder]]
+        elif name in known:
+            chosen.append(name)
+        else:
             raise unknown("fuzz", "OP", "an op", name, known, "devtool list")
-        folders = project.with_implementations([name]) if name in ops_of else []
-        chosen += [op for folder in folders for op in ops_of[folder]] or [name]
     return list(dict.fromkeys(chosen))
 
 
