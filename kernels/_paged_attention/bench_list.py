@@ -68,6 +68,8 @@ _KINDS = [
     _prefill("bf16-prefill-ragged", "12 prompts of 300 to 4000 tokens", _prompts(*_between(12, 300, 4000))),
     _prefill("bf16-prefill-4x3000-d64", "head size 64", _prompts(*[3000] * 4), d=64),
     _prefill("bf16-prefill-1x12000-d64", "head size 64, one long prompt", _prompts(12000), d=64),
+    _decode("bf16-decode-96x3000-cap-50", "a soft cap, as Gemma 2 has", [3000] * 96, soft_cap=50.0),
+    _prefill("bf16-prefill-4x3000-cap-50", "a soft cap, as Gemma 2 has", _prompts(*[3000] * 4), soft_cap=50.0),
     _prefill("bf16-mixed", "prefills and decodes in one call", _prompts(*[1500] * 4) + [(1, 2500)] * 96),
 ]
 

@@ -25,6 +25,7 @@ def batch(
     heads: tuple[int, int] = (32, 8),
     d: int = 128,
     block_size: int = 16,
+    soft_cap: float | None = None,
 ) -> dict:
     """A batch in which every slot is in use, its blocks in random order.
 
@@ -52,7 +53,7 @@ def batch(
         "num_seqs": integers(len(lengths)),
         "scale": 1 / math.sqrt(d),
         "sliding_window": None,
-        "soft_cap": None,
+        "soft_cap": soft_cap,
         "alibi_slopes": None,
         "sinks": None,
         "kv_scales": None,
@@ -116,14 +117,15 @@ def flashinfer(kind: str) -> Callable[..., Callable[[], Any]]:
         ids = torch.cat([table[:count] for table, count in zip(tables, counts.tolist(), strict=True)]).to(query.device)
         last = (lengths - (counts - 1) * block_size).int().to(query.device)
         sizes = (query.shape[1], kv_heads, query.shape[2], block_size)
-        dtypes = {"q_data_type": query.dtype, "kv_data_type": keys.dtype, "sm_scale": a["scale"]}
+        options = {"q_data_type": query.dtype, "kv_data_type": keys.dtype, "sm_scale": a["scale"]}
+        options["logits_soft_cap"] = a["soft_cap"]
         workspace = torch.empty(_FLASHINFER_WORKSPACE, dtype=torch.uint8, device=query.device)
         if kind == "decode":
             wrapper = BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD", use_tensor_cores=True)
-            wrapper.plan(starts, ids, last, *sizes, **dtypes)
+            wrapper.plan(starts, ids, last, *sizes, **options)
         else:
             wrapper = BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", backend=kind)
-            wrapper.plan(a["query_start_loc"], starts, ids, last, *sizes, causal=True, **dtypes)
+            wrapper.plan(a["query_start_loc"], starts, ids, last, *sizes, causal=True, **options)
         return lambda: wrapper.run(query, (keys, values))
 
     return prepare

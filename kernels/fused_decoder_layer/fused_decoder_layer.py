@@ -47,8 +47,8 @@ def fused_decoder_layer(
 
     Returns:
         [tokens, columns], or [tokens, hidden] without qkv_proj. Computed in float32. XLA:CUDA rounds the residual
-        stream, its product with a norm's weight, and the gated MLP's activations to attention's dtype: in float16 none
-        of them may exceed 65504.
+        stream, its product with a norm's weight, and the gated MLP's activations to attention's dtype: where one of
+        them exceeds float16's 65504, the token's results are infinite or NaN.
 
     Raises:
         ArgumentError: a dtype (CPU and CUDA tensors may be float64), rank, shape, size or eps other than the above;

@@ -2,6 +2,9 @@
 
 import pytest
 import torch
+from pyxla_kernels.fused_decoder_layer.fused_decoder_layer import fused_decoder_layer
+from pyxla_kernels.fused_decoder_layer.inputs import arguments as decoder_arguments
+from pyxla_kernels.fused_decoder_layer.inputs import torch_fused_decoder_layer
 from pyxla_kernels.paged_attention.paged_attention import paged_attention
 from pyxla_kernels.rotary_embedding.rotary_embedding import rotary_embedding
 from pyxla_kernels.simple_add.simple_add import simple_add
@@ -53,3 +56,50 @@ def test_infinite_in_float32_alone(key, allowed):
     got = (torch.tensor([[[float("inf"), float("inf")]]]), torch.full((1, 1, 2), key))
     assert want[0][0, 0].tolist() == pytest.approx([1.5e38, 7.5e38])
     assert (_wrong_numbers(rotary_embedding, case, arguments, got, want, "CPU") is None) is allowed
+
+
+@pytest.mark.parametrize(("has_peer", "allowed"), [(True, True), (False, False)], ids=["peer", "none"])
+def test_infinite_in_the_dtype_of_the_op(has_peer, allowed):
+    """A residual of 200,704 is infinite in float16, and a norm that reads it is NaN, as it is with torch's own ops."""
+    arguments = decoder_arguments(torch.Generator().manual_seed(0), (1, 256, 256, 256, 8), torch.float16)
+    arguments["attention"][0, 0] = arguments["o_proj"][0, 0] = 448
+    residual, out = oracle(fused_decoder_layer, arguments)
+    assert residual.half().isinf().any() and out.isfinite().all()
+    got = (residual.half(), torch.full_like(out, torch.nan).half())
+    case = Case(
+        "large", "found by devtool fuzz", lambda g: arguments, peer=torch_fused_decoder_layer if has_peer else None
+    )
+    problem = _wrong_numbers(fused_decoder_layer, case, arguments, got, (residual, out), "CUDA")
+    assert (problem is None) is allowed
+
+
+def test_finite_where_the_reference_is_infinite():
+    """Where the reference is infinite, a number is wrong, although the reference in float32 is infinite too."""
+    arguments = {"a": torch.tensor(torch.inf).half(), "b": torch.tensor(1.0).half(), "alpha": 1.0}
+    want = oracle(simple_add, arguments)
+    got = tuple(torch.full_like(result, 65504.0).half() for result in want)
+    case = Case("large", "found by devtool fuzz", lambda g: arguments)
+    assert _wrong_numbers(simple_add, case, arguments, got, want, "CPU") is not None
+
+
+def test_a_peer_that_is_right_by_luck():
+    """A weight of 448 at an element of the residual that cancels: torch's own op errs there too, but for one input."""
+    arguments = decoder_arguments(torch.Generator().manual_seed(0), (1, 256, 256, 256, 8), torch.float16)
+    arguments["qkv_proj"] = None
+    residual, _ = oracle(fused_decoder_layer, arguments)
+    arguments["input_norm"][residual.abs().argmin()] = 448
+    _, want = oracle(fused_decoder_layer, arguments)
+    copies = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in arguments.items()}
+    got = (residual.half(), torch_fused_decoder_layer(**copies))
+
+    def exact(**drawn):
+        return oracle(fused_decoder_layer, drawn)[1].half()
+
+    def lucky(**drawn):
+        is_same = torch.equal(drawn["attention"], arguments["attention"])
+        return exact(**drawn) if is_same else torch_fused_decoder_layer(**drawn)
+
+    for peer, allowed in ((lucky, True), (exact, False)):
+        case = Case("cancel", "found by devtool fuzz", lambda g: arguments, peer=peer)
+        problem = _wrong_numbers(fused_decoder_layer, case, arguments, got, (residual, want), "CPU")
+        assert (problem is None) is allowed

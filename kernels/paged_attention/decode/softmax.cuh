@@ -5,14 +5,6 @@
 
 namespace paged_attention::decode {
 
-// tanh to a few units in the last place.
-__device__ inline float Tanh(float x) {
-  const float y = x * x;
-  const float small = x + x * y * (-1.0f / 3 + y * (2.0f / 15 + y * (-17.0f / 315 + y * (62.0f / 2835))));
-  const float large = 1 - __fdividef(2, 1 + Exp2(fminf(2 * kLog2E * fabsf(x), 120.0f)));
-  return x != x ? x : fabsf(x) < 0.3f ? small : copysignf(large, x);
-}
-
 // Scale, cap, bias and mask; times log2(e).
 template <typename Shape>
 __device__ inline void FinishScores(const Params& p, const Plan& plan, const WorkTile& work, const Query<Shape>& q,

@@ -16,13 +16,15 @@ constexpr int kChunk = 8;  // elements of 16 bytes
 // From Q K^T to exponents of two: scale, soft cap, ALiBi. If there is only a positive scale (is_plain), S stays as it
 // is, and the softmax applies the scale as `factor`.
 struct ScoreMod {
-  bool is_plain;
-  float scale, soft_cap, factor;
+  bool is_plain, has_alibi;
+  float scale;  // of a product of query and key: to the argument of tanh if there is a soft cap
+  float soft_cap, factor;
   int window;
 
   __device__ explicit ScoreMod(const Params& p)
       : is_plain(p.scale > 0 && p.soft_cap == 0 && !p.alibi_slopes),
-        scale(p.scale * kLog2E),
+        has_alibi(p.alibi_slopes != nullptr),
+        scale(p.soft_cap > 0 ? p.scale / p.soft_cap : p.scale * kLog2E),
         soft_cap(p.soft_cap * kLog2E),
         factor(is_plain ? scale : 1.0f),
         window(static_cast<int>(min(p.window, static_cast<int64_t>(INT32_MAX)))) {}
@@ -30,17 +32,48 @@ struct ScoreMod {
   // In place; positions and slopes of the two rows; key: position of the thread's first column.
   template <int kColumns>
   __device__ void Apply(float (&s)[kColumns][4], const int (&positions)[2], const float (&slopes)[2], int key) const {
-    // cap * tanh(x) = cap - 2 cap / (e^2x + 1): off by a few units in the cap's last place, tanh.approx by 2^-11 of it.
-    const float twice = soft_cap > 0 ? 2 * kLog2E * scale / soft_cap : 0.0f;
+    if (soft_cap > 0) {
+      ApplySoftCap(s);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4 * kColumns; ++i) s[i / 4][i % 4] *= scale;
+    }
+    if (!has_alibi) return;
     const float bias[2] = {kLog2E * slopes[0], kLog2E * slopes[1]};
     const float distance[2] = {static_cast<float>(key - positions[0]), static_cast<float>(key - positions[1])};
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float x = s[j][i];
-        x = soft_cap > 0 ? soft_cap - 2 * soft_cap * Reciprocal(Exp2(x * twice) + 1.0f) : x * scale;
-        s[j][i] = x + bias[i / 2] * (distance[i / 2] + static_cast<float>(8 * j + i % 2));
+      for (int i = 0; i < 4; ++i) s[j][i] += bias[i / 2] * (distance[i / 2] + static_cast<float>(8 * j + i % 2));
+    }
+  }
+
+  // soft_cap * tanh(scale * s). Most logits are far below the cap, where a polynomial of s^2 will do: it takes fewer
+  // instructions than the exponential, which a warp computes only if one of its s needs it. The bits of an element are
+  // the same either way.
+  template <int kColumns>
+  __device__ void ApplySoftCap(float (&s)[kColumns][4]) const {
+    const float square = scale * scale, c1 = soft_cap * scale, c3 = c1 * square * kTanh3;
+    const float c5 = c1 * square * square * kTanh5, c7 = c1 * square * square * square * kTanh7;
+    const float c9 = c1 * square * square * square * square * kTanh9;
+    // Beyond kMostScale the coefficients are infinite.
+    constexpr float kMostScale = 1e3f;
+    const float end = fabsf(scale) < kMostScale ? kTanhSeriesEnd / fabsf(scale) : 0.0f;
+    const auto series = [=](float x) {
+      const float y = x * x;
+      return x * fmaf(y, fmaf(y, fmaf(y, fmaf(y, c9, c7), c5), c3), c1);
+    };
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < 4 * kColumns; ++i) largest = fmaxf(largest, fabsf(s[i / 4][i % 4]));
+    if (__all_sync(kAllLanes, largest < end)) {
+#pragma unroll
+      for (int i = 0; i < 4 * kColumns; ++i) s[i / 4][i % 4] = series(s[i / 4][i % 4]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4 * kColumns; ++i) {
+        const float x = s[i / 4][i % 4];
+        s[i / 4][i % 4] = fabsf(x) < end ? series(x) : soft_cap * Tanh(x * scale);
       }
     }
   }
