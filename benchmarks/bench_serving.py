@@ -210,7 +210,8 @@ class Bench:
         return {"context": middle, "ms": mean, "median": statistics.median(took), "each": [round(ms, 2) for ms in took]}
 
     def requests(self, count: int) -> dict:
-        """Seconds of so many requests that come at once."""
+        """Seconds of so many requests that come at once, the same ones in every run."""
+        self._random.seed(count)
         lengths = [self._random.randint(*PROMPT) for _ in range(count)]
         began = time.perf_counter()
         requests = self.finish(self.add(lengths, GENERATED))
