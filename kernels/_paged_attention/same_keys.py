@@ -51,4 +51,12 @@ SAME_KEYS = [
         heads=(4, 1),
         d=16,
     ),
+    same_keys(
+        "short-sequences",
+        "on CUDA those of at most 192 keys have a warp each, and 33 sequences share an entry of the table",
+        lambda g: torch.randint(1, 250, (5250,), generator=g, dtype=torch.int32),
+        torch.bfloat16,
+        heads=(4, 1),
+        d=16,
+    ),
 ]

@@ -166,8 +166,12 @@ def _peer_results(
             for n, v in arguments.items()
         }
         exact = want if seed < 0 else oracle(op, drawn)
-        results = case.peer(**{n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in drawn.items()})
-        results = (*exact[: len(op.schema.mutated)], *(results if isinstance(results, tuple) else (results,)))
+        copies = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in drawn.items()}
+        results = case.peer(**copies)
+        # A peer need not work in place.
+        names = [argument.name for argument in op.schema.mutated]
+        mutated = [e if same_bits(copies[n], drawn[n]) else copies[n] for n, e in zip(names, exact, strict=False)]
+        results = (*mutated, *(results if isinstance(results, tuple) else (results,)))
         if [result.shape for result in results] == [result.shape for result in got]:
             yield tuple(w + (r.double() - e) for r, e, w in zip(results, exact, want, strict=True))
 
