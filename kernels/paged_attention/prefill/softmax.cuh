@@ -56,9 +56,9 @@ struct ScoreMod {
     const float square = scale * scale, c1 = soft_cap * scale, c3 = c1 * square * kTanh3;
     const float c5 = c1 * square * square * kTanh5, c7 = c1 * square * square * square * kTanh7;
     const float c9 = c1 * square * square * square * square * kTanh9;
-    // Beyond kMostScale the coefficients are infinite.
-    constexpr float kMostScale = 1e3f;
-    const float end = fabsf(scale) < kMostScale ? kTanhSeriesEnd / fabsf(scale) : 0.0f;
+    // Of a scale that is far from 1 float32 does not hold the last coefficient.
+    const bool fits = fabsf(c9) > 1e-37f && fabsf(c9) < 1e37f;
+    const float end = fits ? kTanhSeriesEnd / fabsf(scale) : 0.0f;
     const auto series = [=](float x) {
       const float y = x * x;
       return x * fmaf(y, fmaf(y, fmaf(y, fmaf(y, c9, c7), c5), c3), c1);
