@@ -27,6 +27,8 @@ from devtool.testing.run import sanitizer_environment, under_gpu_sanitizer
 HOST_SANITIZERS = "address,undefined"
 # Of what a process said that ended by itself.
 _LINES = 40
+# Characters of a case that is printed.
+_MOST_CODE = 4000
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,20 @@ def _fuzz_op(
                 found = _input_of_crash(common, status, errors, state["round"], environment)
     _echo_counts(op, seed, states)
     if found:
-        click.echo("\n".join(filter(None, [f"{op}: {found['kind']}: {found['problem']}", found["code"]])))
+        _echo_found(op, found, kept)
     return not found
+
+
+def _echo_found(op: str, found: dict[str, Any], kept: Path) -> None:
+    """Prints what is wrong and the case; a long one goes to a file in the folder `kept`."""
+    click.echo(f"{op}: {found['kind']}: {found['problem']}")
+    if len(found["code"]) > _MOST_CODE:
+        kept.mkdir(parents=True, exist_ok=True)
+        path = kept / f"{op}.case.py"
+        path.write_text(found["code"] + "\n")
+        click.echo(f"{op}: the case: {path}")
+    elif found["code"]:
+        click.echo(found["code"])
 
 
 def _echo_counts(op: str, seed: int, states: Sequence[dict[str, Any]]) -> None:

@@ -150,6 +150,16 @@ def test_a_folder_is_all_its_ops_and_an_op_itself_alone(monkeypatch, names, ops)
     assert fuzz._named(names, OPS_OF) == ops
 
 
+@pytest.mark.parametrize("length", [4000, 4001])
+def test_a_long_case_is_in_a_file(tmp_path, capsys, length):
+    code = "c" * length
+    fuzz._echo_found("norm", {"kind": "wrong numbers", "problem": "1 of 2 differ", "code": code}, tmp_path)
+    path = tmp_path / "norm.case.py"
+    shown = code if length <= 4000 else f"norm: the case: {path}"
+    assert capsys.readouterr().out == f"norm: wrong numbers: 1 of 2 differ\n{shown}\n"
+    assert path.exists() is (length > 4000) and (not path.exists() or path.read_text() == code + "\n")
+
+
 def test_a_function_that_is_no_op():
     with pytest.raises(DevtoolError, match=re.escape("fuzz: OP: expected an op (norm, norm.triton, ")):
         fuzz._named(["backward"], OPS_OF)
