@@ -30,7 +30,7 @@ __device__ inline float Reciprocal(float x) {
 }
 
 /**
- * Coefficients of x^3, x^5, x^7 and x^9 in tanh(x) = x + ..., for |x| below kTanhSeriesEnd: those whose largest
+ * Coefficients of x^3, x^5, x^7 and x^9 in tanh(x) = x + ..., for x up to kTanhSeriesEnd: those whose largest
  * relative error is least, 2^-24.7.
  */
 inline constexpr float kTanh3 = -0.33332947f, kTanh5 = 0.13320725f, kTanh7 = -0.052671757f, kTanh9 = 0.016437469f;
