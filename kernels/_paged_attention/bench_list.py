@@ -55,6 +55,7 @@ _KINDS = [
     _decode("f16-decode-96x3000", "large, float16", [3000] * 96, F16),
     _decode("bf16-decode-1024x100", "very many short contexts", [100] * 1024),
     _decode("bf16-decode-8x100", "few short contexts", [100] * 8),
+    _decode("bf16-decode-1x1024", "one user: latency", [1024]),
     _decode("bf16-decode-4x50000", "few long contexts", [50000] * 4),
     _decode("bf16-decode-12x20000", "few long contexts", [20000] * 12),
     _decode("bf16-decode-6x16k-to-64k", "few long contexts, ragged", _between(6, 16384, 65536)),

@@ -40,7 +40,7 @@ static cudaError_t MakeGemm(const void* a, const void* b, int64_t tokens, int64_
   gemm->tiles_per_head = static_cast<int>(CeilDiv(half, Shape::kHalfRows));
   gemm->tiles = static_cast<int>(gemm->tiles_per_head * CeilDiv(heads, Shape::kHeads));
   const BoxedDimension in_block{kBlockK, 1, kBlockK}, blocks{k / kBlockK, kBlockK, Shape::kBlocksPerStage};
-  const cudaError_t error = make_map(a, {in_block, {tokens, k, kBlockM}, blocks}, &gemm->a);
+  const cudaError_t error = make_map(a, {in_block, {tokens, k, RowsOfA(static_cast<int>(tokens))}, blocks}, &gemm->a);
   if (error != cudaSuccess) return error;
   const BoxedDimension rows{half, k, Shape::kHalfRows}, halves{Shape::kHalves, half * k, Shape::kHalves};
   return make_map(b, {in_block, rows, halves, {heads, Shape::kHalves * half * k, Shape::kHeads}, blocks}, &gemm->b);

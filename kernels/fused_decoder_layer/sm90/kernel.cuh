@@ -79,7 +79,8 @@ __global__ void __launch_bounds__(kThreads) FusedDecoderLayerKernel(const __grid
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) char stages[];
   __shared__ SharedStorage shared;
-  const Pipeline pipeline{shared_address(stages), shared_address(shared.full), shared_address(shared.empty)};
+  const Pipeline pipeline{shared_address(stages), shared_address(shared.full), shared_address(shared.empty),
+                          static_cast<uint32_t>(RowsOfA(p.tokens) * kBlockK * 2)};
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       mbarrier_init(pipeline.Full(i), 1);

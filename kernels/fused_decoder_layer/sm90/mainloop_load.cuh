@@ -11,7 +11,8 @@ template <typename Shape>
 __device__ inline void LoadB(const Gemm& gemm, const Pipeline& pipeline, const TileScheduler<Shape>& at, uint32_t i,
                              uint64_t policy) {
   mbarrier_wait(pipeline.Empty(i), Pipeline::Phase(i) ^ 1);
-  mbarrier_arrive_expect_tx(pipeline.Full(i), Shape::kBlocksPerStage * Shape::kBlockBytes);
+  mbarrier_arrive_expect_tx(pipeline.Full(i),
+                            Shape::kBlocksPerStage * (pipeline.a_bytes + Shape::kBlockBytes - kABytes));
   const int row = Shape::kRotary ? at.tile % gemm.tiles_per_head * kRotaryRows : at.tile * Shape::kBlockN;
   const int head = Shape::kRotary ? at.tile / gemm.tiles_per_head * Shape::kHeads : 0;
   tma_load_5d(gemm.b, pipeline.Stage(i) + Shape::kBlocksPerStage * kABytes, pipeline.Full(i), row, head, at.KBlock(),

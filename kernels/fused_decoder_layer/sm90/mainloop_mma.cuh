@@ -7,10 +7,12 @@ namespace fused_decoder_layer::sm90 {
 
 // Issues the MMAs of a stage; of a gated tile `c` is the gate's and `up` is up's.
 template <typename T, typename Shape, int kColumns, int kUpColumns>
-__device__ inline void MultiplyStage(uint32_t stage, bool adds, Accumulator<kColumns>& c, Accumulator<kUpColumns>& up) {
+__device__ inline void MultiplyStage(const Pipeline& pipeline, uint32_t i, bool adds, Accumulator<kColumns>& c,
+                                     Accumulator<kUpColumns>& up) {
+  const uint32_t stage = pipeline.Stage(i);
 #pragma unroll
   for (int block = 0; block < Shape::kBlocksPerStage; ++block) {
-    const uint32_t a_at = stage + block * kABytes;
+    const uint32_t a_at = stage + block * pipeline.a_bytes;
     const uint32_t b_at = stage + Shape::kBlocksPerStage * kABytes + block * (Shape::kBlockBytes - kABytes);
     const pyxla::SwizzledTile<kBlockK> a{a_at}, b{b_at}, b_up{b_at + Shape::kBBytes};
 #pragma unroll
@@ -36,7 +38,7 @@ __device__ inline void RunGemm(const Gemm& gemm, const Pipeline& pipeline, uint3
       mbarrier_wait(pipeline.Full(stage), Pipeline::Phase(stage));
       warpgroup_fence_operand(c), warpgroup_fence_operand(up);
       warpgroup_arrive();
-      MultiplyStage<T, Shape>(pipeline.Stage(stage), i > 0, c, up);
+      MultiplyStage<T, Shape>(pipeline, stage, i > 0, c, up);
       warpgroup_commit_batch();
       warpgroup_fence_operand(c), warpgroup_fence_operand(up);
       warpgroup_wait<1>();

@@ -26,7 +26,7 @@ enum NamedBarrier { kNormScalesReady = 1, kGatedTileReady };
 
 constexpr int kBlockM = kMaxTokens;
 constexpr int kBlockK = 64;                     // 128 bytes, the width of the swizzle
-constexpr int kABytes = kBlockM * kBlockK * 2;  // of one block of k
+constexpr int kABytes = kBlockM * kBlockK * 2;  // of one block of k, at most
 constexpr int kStages = 5, kStageBytes = 40 * 1024;
 constexpr int kSharedBytes = kStages * kStageBytes;
 
@@ -58,6 +58,10 @@ using GatedShape = TileShape<112, true, false>;
 using QkvShape = TileShape<96, false, true>;
 using RotaryShape = TileShape<96, false, true, true>;
 
+// Rows of A that are copied to shared memory: those of tokens, up to a multiple of 8 rows, after which the swizzle
+// repeats. The rows of a product that no token fills are of whatever a stage held.
+__host__ __device__ constexpr int RowsOfA(int tokens) { return (tokens + 7) / 8 * 8; }
+
 // out [tokens, n] = a [tokens, k] * b [n, k]^T
 struct Gemm {
   CUtensorMap a;           // (k in a block, rows, blocks of k)
@@ -88,9 +92,10 @@ static_assert(sizeof(SharedStorage::tile) >= ResidualShape::kBlockN / 16 * kCons
               "half a tile");
 
 // The ring of stages, as addresses in shared memory. The producer and the consumers each count the stages that they
-// have used, `i`, through all GEMMs.
+// have used, `i`, through all GEMMs. A stage is one or two blocks of A, then as many of B.
 struct Pipeline {
   uint32_t stages, full, empty;
+  uint32_t a_bytes;  // of one block of A
   __device__ uint32_t Stage(uint32_t i) const { return stages + i % kStages * kStageBytes; }
   __device__ uint32_t Full(uint32_t i) const { return full + i % kStages * 8; }
   __device__ uint32_t Empty(uint32_t i) const { return empty + i % kStages * 8; }

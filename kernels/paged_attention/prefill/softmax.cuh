@@ -48,32 +48,30 @@ struct ScoreMod {
     }
   }
 
-  // soft_cap * tanh(scale * s). Most logits are far below the cap, where a polynomial of s^2 will do: it takes fewer
+  // soft_cap * tanh(scale * s). Most logits are far below the cap, where a polynomial will do: it takes fewer
   // instructions than the exponential, which a warp computes only if one of its s needs it. The bits of an element are
   // the same either way.
   template <int kColumns>
   __device__ void ApplySoftCap(float (&s)[kColumns][4]) const {
-    const float square = scale * scale, c1 = soft_cap * scale, c3 = c1 * square * kTanh3;
-    const float c5 = c1 * square * square * kTanh5, c7 = c1 * square * square * square * kTanh7;
-    const float c9 = c1 * square * square * square * square * kTanh9;
-    // Of a scale that is far from 1 float32 does not hold the last coefficient.
-    const bool fits = fabsf(c9) > 1e-37f && fabsf(c9) < 1e37f;
-    const float end = fits ? kTanhSeriesEnd / fabsf(scale) : 0.0f;
-    const auto series = [=](float x) {
+    const float c3 = soft_cap * kTanh3, c5 = soft_cap * kTanh5, c7 = soft_cap * kTanh7, c9 = soft_cap * kTanh9;
+    const auto series = [&](float x) {
       const float y = x * x;
-      return x * fmaf(y, fmaf(y, fmaf(y, fmaf(y, c9, c7), c5), c3), c1);
+      return x * fmaf(y, fmaf(y, fmaf(y, fmaf(y, c9, c7), c5), c3), soft_cap);
     };
     float largest = 0;
 #pragma unroll
-    for (int i = 0; i < 4 * kColumns; ++i) largest = fmaxf(largest, fabsf(s[i / 4][i % 4]));
-    if (__all_sync(kAllLanes, largest < end)) {
+    for (int i = 0; i < 4 * kColumns; ++i) {
+      s[i / 4][i % 4] *= scale;
+      largest = fmaxf(largest, fabsf(s[i / 4][i % 4]));
+    }
+    if (__all_sync(kAllLanes, largest < kTanhSeriesEnd)) {
 #pragma unroll
       for (int i = 0; i < 4 * kColumns; ++i) s[i / 4][i % 4] = series(s[i / 4][i % 4]);
     } else {
 #pragma unroll
       for (int i = 0; i < 4 * kColumns; ++i) {
         const float x = s[i / 4][i % 4];
-        s[i / 4][i % 4] = fabsf(x) < end ? series(x) : soft_cap * Tanh(x * scale);
+        s[i / 4][i % 4] = fabsf(x) < kTanhSeriesEnd ? series(x) : soft_cap * Tanh(x);
       }
     }
   }
