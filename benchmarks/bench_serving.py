@@ -79,7 +79,7 @@ def main(folder: Path, stages: str, count: int, rate: float, seconds: float, tin
          seconds=time.perf_counter() - began, max_num_seqs=settings.scheduler_config.max_num_seqs,
          max_num_batched_tokens=settings.scheduler_config.max_num_batched_tokens,
          blocks=settings.cache_config.num_gpu_blocks)  # fmt: skip
-    tokens = bench.finish(bench.add([17, 300, 1000], 24))
+    tokens = bench.finish(bench.add(bench.draw([17, 300, 1000]), 24))
     emit("tokens", first=[got[:8] for got in tokens])
     for name in chosen:
         if name in STEPS:
@@ -156,21 +156,25 @@ class Bench:
         self._random, self._added = random.Random(1234), 0
         self._of: dict[str, list[int]] = {}
 
-    def add(self, lengths: list[int], count: int) -> list[list[int]]:
-        """Adds a request for each length of a prompt; the tokens that it gets come into the lists that it returns."""
+    def draw(self, lengths: list[int]) -> list[list[int]]:
+        """Prompts of random tokens, of these lengths."""
+        return [[self._random.randrange(10, self._vocabulary) for _ in range(length)] for length in lengths]
+
+    def add(self, prompts: list[list[int]], count: int) -> list[list[int]]:
+        """Adds a request for each prompt; the tokens that it gets come into the lists that it returns."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
         found = []
-        for length in lengths:
-            prompt = {"prompt_token_ids": [self._random.randrange(10, self._vocabulary) for _ in range(length)]}
+        for prompt in prompts:
             params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True, detokenize=False)
             params.output_kind = RequestOutputKind.DELTA
             self._added += 1
             name = f"request-{self._added}"
-            # Newer releases of vLLM give a request a name of their own.
             found.append([])
-            self._of[name] = self._of[self._engine.add_request(name, prompt, params) or name] = found[-1]
+            # Newer releases of vLLM give a request a name of their own.
+            renamed = self._engine.add_request(name, {"prompt_token_ids": prompt}, params)
+            self._of[name] = self._of[renamed or name] = found[-1]
         return found
 
     def advance(self) -> list[list[int]]:
@@ -197,7 +201,7 @@ class Bench:
         reading = sum(contexts) // self._engine.vllm_config.scheduler_config.max_num_batched_tokens
         ahead = [int(reading * (1 - part)) + WARM + TIMED // 2 for part in spread]
         lengths = [context - tokens for context, tokens in zip(contexts, ahead, strict=True)]
-        requests, stamps, middle = self.add(lengths, reading + WARM + TIMED + 16), [], 0.0
+        requests, stamps, middle = self.add(self.draw(lengths), reading + WARM + TIMED + 16), [], 0.0
         while self._engine.has_unfinished_requests():
             grown = self.advance()
             if len(grown) == sequences and min(map(len, requests)) >= WARM and len(stamps) <= TIMED:
@@ -213,8 +217,9 @@ class Bench:
         """Seconds of so many requests that come at once, the same ones in every run."""
         self._random.seed(count)
         lengths = [self._random.randint(*PROMPT) for _ in range(count)]
+        prompts = self.draw(lengths)
         began = time.perf_counter()
-        requests = self.finish(self.add(lengths, GENERATED))
+        requests = self.finish(self.add(prompts, GENERATED))
         took = time.perf_counter() - began
         assert all(len(tokens) == GENERATED for tokens in requests)
         return {
@@ -232,7 +237,7 @@ class Bench:
         while added < len(arrivals) or self._engine.has_unfinished_requests():
             now = time.perf_counter() - began
             while added < len(arrivals) and arrivals[added] <= now:
-                (tokens,) = self.add([self._random.randint(*PROMPT)], GENERATED)
+                (tokens,) = self.add(self.draw([self._random.randint(*PROMPT)]), GENERATED)
                 last[id(tokens)] = arrivals[added]
                 added += 1
             grown = self.advance() if self._engine.has_unfinished_requests() else []

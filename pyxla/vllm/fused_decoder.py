@@ -1,10 +1,12 @@
-"""vLLM's Llama for steps of few tokens: one kernel between two attentions, as the time goes into reading weights."""
+"""vLLM's Llama on fewer kernels: one rotates and stores before an attention. In steps of few tokens, which last as long
+as it takes to read the weights, one computes all between two attentions."""
 
 from __future__ import annotations
 
 import itertools
 
 import torch
+from torch.nn.functional import linear
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 from vllm.model_executor.models.llama import LlamaDecoderLayer, LlamaForCausalLM
@@ -20,7 +22,7 @@ MAX_TOKENS, GRANULE, HEAD_GRANULE = 64, 256, 32
 
 
 def fuse(model: torch.nn.Module) -> torch.nn.Module:
-    """The model, or the model with its small steps in fused_decoder_layer, if the op takes its layers and has code.
+    """The model, or the model on fused ops, if fused_decoder_layer takes its layers and has code.
 
     A model on several devices stays as it is: they would have to sum up inside the op.
 
@@ -55,7 +57,7 @@ def _layer_fits(layer: LlamaDecoderLayer) -> bool:
 
 
 class FusedLlama(torch.nn.Module):
-    """A Llama whose steps of at most MAX_TOKENS tokens are fused; the other steps are vLLM's own.
+    """A Llama on rotary_and_cache; steps of at most MAX_TOKENS tokens are on fused_decoder_layer.
 
     Args:
         model: vLLM's.
@@ -76,16 +78,27 @@ class FusedLlama(torch.nn.Module):
         Args:
             input_ids, positions: [tokens].
         """
-        if len(input_ids) > MAX_TOKENS:
-            return self.model(input_ids=input_ids, positions=positions)
         metadata, layers = get_forward_context().attn_metadata, self.model.model.layers
         residual = self.model.model.embed_tokens(input_ids)
         x = ops.rms_norm(residual, layers[0].input_layernorm.weight, self.eps)
-        x = torch.nn.functional.linear(x, layers[0].self_attn.qkv_proj.weight)
-        query = _rotate(layers[0], x, positions, metadata)
+        if len(input_ids) > MAX_TOKENS:
+            norms = [*(layer.input_layernorm for layer in layers[1:]), self.model.model.norm]
+            for layer, norm in zip(layers, norms, strict=True):
+                x = self._layer(layer, x, residual, norm.weight, positions, metadata)
+            return x
+        query = _rotate(layers[0], linear(x, layers[0].self_attn.qkv_proj.weight), positions, metadata)
         for layer, following in itertools.pairwise(layers):
             query = self._between(layer, following, query, residual, positions, metadata)
         return self._finish(layers[-1], query, residual, metadata, self.model.model.norm.weight, None)
+
+    def _layer(self, layer, x, residual, norm, positions, metadata: AttentionMetadata) -> torch.Tensor:
+        """A layer and the norm that follows it, from its norm's result; adds to the residual, in place."""
+        o_proj, post_attention_norm, gate_up_proj, down_proj = _weights(layer)
+        query = _rotate(layer, linear(x, layer.self_attn.qkv_proj.weight), positions, metadata)
+        x = linear(_attend(layer, query, metadata), o_proj)
+        x = ops.fused_add_rms_norm(x, residual, post_attention_norm, self.eps)
+        x = linear(ops.silu_and_mul(linear(x, gate_up_proj)), down_proj)
+        return ops.fused_add_rms_norm(x, residual, norm, self.eps)
 
     def _between(self, layer, following, query, residual, positions, metadata: AttentionMetadata) -> torch.Tensor:
         """The attention of a layer and all up to the next one's queries; its keys and values go into its cache."""

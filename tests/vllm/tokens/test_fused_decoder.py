@@ -3,6 +3,7 @@
 import pytest
 
 import pyxla
+from pyxla.pjrt.platform import requested_device
 from pyxla.vllm.releases import release
 from tests.vllm.engine import MARKS, engine, prompts_of, runner_of
 from tests.vllm.models import logits_of, make
@@ -67,21 +68,29 @@ def test_small_steps_call_one_op_between_attentions(folder, on_an_h100, mode, ca
     with pyxla.inspecting() as large:
         runner._launch_empty(runner.buckets.all[-1])
     pyxla.assert_custom_calls(large, "silu_and_mul", LAYERS)
+    pyxla.assert_custom_calls(large, "rotary_and_cache", LAYERS)
+    pyxla.assert_custom_calls(large, "rotary_embedding", 0)
+    pyxla.assert_no_copies(large)
 
 
+@pytest.mark.parametrize("tokens", [32, 128])
 @pytest.mark.parametrize("cache", ["auto", "fp8"])
-def test_numbers_are_as_near_to_float32_as_without_it(folder, monkeypatch, cache):
-    """In bfloat16; prompts are read in steps of up to 32 tokens, and several of them are in one step."""
+def test_numbers_are_as_near_to_float32_as_without_it(folder, monkeypatch, cache, tokens):
+    """In bfloat16; prompts are read in steps of few and of many tokens, and several of them are in one step."""
     from pyxla.vllm import fused_decoder
 
-    options = {"dtype": "bfloat16", "kv_cache_dtype": cache}
+    options = {"dtype": "bfloat16", "kv_cache_dtype": cache, "max_num_batched_tokens": tokens}
     monkeypatch.setattr(fused_decoder, "_has_code", lambda: False)
     separate = errors_of(engine(folder, **options), folder)
     monkeypatch.setattr(fused_decoder, "_has_code", lambda: True)
     llm = engine(folder, **options)
     with pyxla.assert_no_recompilation():
         fused = errors_of(llm, folder)
-    assert not fused.equal(separate)
+    # Rotating and storing in one kernel changes no bit; on a GPU a product may take another algorithm.
+    if tokens <= 64:
+        assert not fused.equal(separate)
+    elif requested_device() == "CPU":
+        assert fused.equal(separate)
     assert fused.square().mean().sqrt() <= 1.2 * separate.square().mean().sqrt()
 
 
