@@ -6,6 +6,7 @@ of the time: no bytecode is read, and no operation is traced three times.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -65,7 +66,18 @@ def trace_graph(function: Callable[..., list], tensors: Sequence[torch.Tensor]) 
     release("traced_graph")
     # Otherwise torch_xla does not recognize a tensor that has not been computed.
     torch_xla.sync()
-    return dynamo_bridge.extract_internal(_Function(function, tuple(tensors)))
+    model = _Function(function, tuple(tensors))
+    run = dynamo_bridge.extract_internal(model)
+    model.xla_args = ()
+    _release_traced(run)
+    return run
+
+
+def _release_traced(run: Callable[..., Any]) -> None:
+    """Lets go of the tensors that were traced, which torch_xla keeps as long as the graph and does not read again."""
+    for kept in inspect.getclosurevars(run).nonlocals["sym_constants_to_graph_vars"].values():
+        (handler,) = (value for value in kept if type(value).__name__ == "SpecialReturnHandler")
+        handler.trace_inputs = ()
 
 
 def is_traced() -> bool:

@@ -42,11 +42,14 @@ class _Graphs:
 
     def _trace(self, arguments: tuple, tensors: list[torch.Tensor]) -> Callable[[list[torch.Tensor]], Any]:
         structure = None
+        # Without the tensors: the graph stays, and they need not.
+        places = [torch.Tensor if isinstance(argument, torch.Tensor) else argument for argument in arguments]
+        del arguments
 
         def flat(*given: torch.Tensor) -> list:
             nonlocal structure
             left = iter(given)
-            results = self._function(*(next(left) if isinstance(a, torch.Tensor) else a for a in arguments))
+            results = self._function(*(next(left) if place is torch.Tensor else place for place in places))
             leaves, structure = pytree.tree_flatten(results)
             return leaves
 

@@ -1,5 +1,8 @@
 """A function that is traced once and then runs as a graph, without torch.compile."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 import torch_xla
@@ -50,6 +53,17 @@ def test_tracing_runs_nothing():
     for expected in ([2, 4], [3, 6]):
         assert run(x, on_device(1, 2)).tolist() == [2 * value for value in expected]
         assert x.tolist() == expected
+
+
+def test_graph_keeps_no_tensor_that_it_was_traced_with():
+    """A server's graphs would keep gigabytes of logits."""
+    given = [on_device(1, 2), on_device(3, 4)]
+    run = trace_graph(lambda x, y: [x + y], given)
+    left = [weakref.ref(tensor) for tensor in given]
+    del given
+    gc.collect()
+    assert [tensor() for tensor in left] == [None, None]
+    assert run(on_device(1, 2), on_device(5, 6)).tolist() == [6, 8]
 
 
 def test_ops_update_in_place_without_a_copy():
