@@ -63,11 +63,11 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
   extern __shared__ __align__(128) char shared[];
   __shared__ typename Shape::Scheduler scheduler;
   __shared__ WorkQueue queue;
-  __shared__ WorkTile warp_work[Shape::kWarps], work_to_reduce;
+  __shared__ WorkTile warp_works[Shape::kWarps][KvLoader<Shape>::kWorks], work_to_reduce;
   __shared__ float warp_m[Shape::kWarps][Shape::kRows], warp_l[Shape::kWarps][Shape::kRows];
   __shared__ const float* warp_o[Shape::kWarps];
   __shared__ bool is_last;
-  static_assert(sizeof(scheduler) + sizeof(queue) + sizeof(warp_work) + sizeof(work_to_reduce) + sizeof(warp_m) +
+  static_assert(sizeof(scheduler) + sizeof(queue) + sizeof(warp_works) + sizeof(work_to_reduce) + sizeof(warp_m) +
                         sizeof(warp_l) + sizeof(warp_o) + sizeof(is_last) <=
                     3 * 1024,
                 "what Shape leaves of a CTA's shared memory on sm_86");
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
   FillRows(p, scheduler.Rows(), count < 0);
 
   char* ring = shared + warp * Shape::kRingBytes;
-  KvLoader<Shape> loader(p, plan, scheduler, queue, count, shared_address(ring));
+  KvLoader<Shape> loader(p, plan, scheduler, queue, count, shared_address(ring), warp_works[warp]);
   int stage = 0, loaded = 0;  // stages that hold KV tiles, or soon will
 
   // The last CTA to finish a tile reduces its splits. The completion check overlaps the next work tile, unless other
@@ -94,6 +94,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
   int to_reduce = -1;
   const bool is_waited_for = count > plan.slots;
   for (int number = 0, index = blockIdx.x;;) {
+    const WorkTile& work = warp_works[warp][number % KvLoader<Shape>::kWorks];
     const bool has_work = index < count && (to_reduce < 0 || !is_waited_for);
     if (has_work) {
       const bool fetches_next = threadIdx.x == 0 && number + 2 >= WorkQueue::kOwn;
@@ -110,16 +111,16 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
       bool is_first = true;
 #pragma unroll 1
       do {
-        // One stage is free here; in the first iteration of the kernel all are.
+        // One stage is free here; in the first iteration of the kernel all are. Where the warp's KV tile of this work
+        // tile is there, the next work tile's waits for its block table while the query is loaded.
 #pragma unroll 1
         while (loaded < Shape::kStages) {
           loaded += loader.Step(number);
-          if (!is_first || !loader.HasKvTile()) break;
+          if (!is_first || !loader.HasKvTile() || (number > 0 && loaded > 0)) break;
         }
         if (is_first) {
           is_first = false;
-          const WorkTile work = scheduler.Find(p, plan, index);
-          if (lane == 0) warp_work[warp] = work;
+          __syncwarp();
           bounds = BoundsOf(plan, work);
           key = work.begin + warp * Shape::kKeys;
           rows = work.rows;
@@ -131,15 +132,13 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
             // A wrong length makes NaN of the row.
             if (!work.is_valid) state.l[i / 2][i % 2] = NAN;
           }
-          __syncwarp();
           continue;
         }
         // One commit group follows the KV tile's: the next KV tile's, or an empty one.
         static_assert(Shape::kStages == 2);
         cp_async_wait_group<1>();
         __syncwarp();
-        AddKvTile<Shape>(p, plan, warp_work[warp], bounds, q, shared_address(ring) + stage * Shape::kStageBytes, key,
-                         state);
+        AddKvTile<Shape>(p, plan, work, bounds, q, shared_address(ring) + stage * Shape::kStageBytes, key, state);
         __syncwarp();
         last = stage;
         stage = stage == Shape::kStages - 1 ? 0 : stage + 1;
@@ -171,7 +170,6 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
       continue;
     }
 
-    const WorkTile& work = warp_work[warp];
     const bool has_splits = work.splits > 1;
     // Merges the warps' (m, l, O): into the result, or into the split's slot of the workspace.
     for (int row = warp; row < work.rows; row += Shape::kWarps) {

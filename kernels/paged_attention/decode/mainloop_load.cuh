@@ -30,9 +30,19 @@ class WorkQueue {
 template <typename Shape>
 class KvLoader {
  public:
+  static constexpr int kWorks = 2;  // work tiles that are kept: the current one, and the next one
+
+  // works: the warp's, in shared memory: it finds each work tile once.
   __device__ KvLoader(const Params& p, const Plan& plan, const typename Shape::Scheduler& scheduler,
-                      const WorkQueue& queue, int count, uint32_t ring)
-      : p_(p), plan_(plan), scheduler_(scheduler), queue_(queue), count_(count), ring_(ring), stage_(ring) {}
+                      const WorkQueue& queue, int count, uint32_t ring, WorkTile (&works)[kWorks])
+      : p_(p),
+        plan_(plan),
+        scheduler_(scheduler),
+        queue_(queue),
+        count_(count),
+        ring_(ring),
+        stage_(ring),
+        works_(works) {}
 
   // Whether a KV tile is found.
   __device__ bool HasKvTile() const { return has_kv_tile_; }
@@ -78,6 +88,8 @@ class KvLoader {
   __device__ void Enter(int index) {
     const int lane = Lane(), vector = lane % Shape::kVectors * 16;
     const WorkTile work = scheduler_.Find(p_, plan_, index);
+    if (lane == 0) works_[number_ % kWorks] = work;
+    PrefetchQuery(work);
     key_ = work.begin + static_cast<int>(threadIdx.x) / kWarpSize * Shape::kKeys;
     end_ = work.end;
     is_aligned_ = plan_.has_groups && work.begin % kGroup == 0;
@@ -89,6 +101,16 @@ class KvLoader {
     if (work.begin < work.end && block <= plan_.block_divider.Quotient(work.end - 1)) {
       prefetch_l2(table_ + block);
     }
+  }
+
+  // All lines of the query's rows. One warp is enough.
+  __device__ void PrefetchQuery(const WorkTile& work) const {
+    constexpr int kLineBytes = 128, kLines = (Shape::kDim * 2 + kLineBytes - 1) / kLineBytes;
+    const int row = Lane() / kLines, column = Lane() % kLines * kLineBytes / 2;
+    if (threadIdx.x >= kWarpSize || row >= work.rows || column >= plan_.d) return;
+    const Row place = RowOf(plan_, work, row);
+    const int64_t of_query = int64_t{(work.query_row + place.token) * plan_.heads + place.head} * plan_.d;
+    prefetch_l2(static_cast<const uint16_t*>(p_.query) + of_query + column);
   }
 
   // Loads the entries: of groups, where each group's keys are in one page and all of them belong to the work tile.
@@ -176,6 +198,7 @@ class KvLoader {
   int count_, number_ = -1, key_ = 0, end_ = 0;
   bool has_kv_tile_ = false, is_aligned_ = false, is_whole_ = false;
   uint32_t ring_, stage_;
+  WorkTile (&works_)[kWorks];
   int blocks_[kGroups] = {}, slots_[kGroups] = {};
   const int32_t* table_ = nullptr;
   const char* keys_ = nullptr;  // of the head, and this lane's vector of a row

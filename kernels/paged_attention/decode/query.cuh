@@ -13,16 +13,6 @@ struct Query {
   float factor[Shape::kTiles][2], slope[Shape::kTiles][2];
 };
 
-// A row of the tile: its head and its token's number among the new ones.
-struct Row {
-  int head, token;
-};
-
-__device__ inline Row RowOf(const Plan& plan, const WorkTile& work, int row) {
-  const int of_sequence = work.row + min(row, work.rows - 1), token = plan.group_divider.Quotient(of_sequence);
-  return {work.kv_head * plan.group + plan.group_divider.Remainder(of_sequence, token), token};
-}
-
 // Float8 keys are multiplied as float16. A bfloat16 row is divided by the power of two that brings it into range.
 template <int kSteps>
 __device__ inline float ToHalves(uint32_t (&values)[kSteps][2]) {
@@ -43,6 +33,11 @@ __device__ inline float ToHalves(uint32_t (&values)[kSteps][2]) {
   return ldexpf(1, exponent);
 }
 
+// Of each 16 columns two pairs, `second` apart: the pair of number `pair`.
+__device__ inline uint32_t LoadPair(const uint16_t* columns, int pair, int second) {
+  return *reinterpret_cast<const uint32_t*>(columns + pair / 2 * 16 + pair % 2 * second);
+}
+
 template <typename Shape>
 __device__ inline void LoadQuery(const Params& p, const Plan& plan, const WorkTile& work, Query<Shape>& q) {
   const int lane = Lane();
@@ -53,16 +48,22 @@ __device__ inline void LoadQuery(const Params& p, const Plan& plan, const WorkTi
     const Row row = RowOf(plan, work, tile * 8 + lane / 4);
     const auto* query =
         static_cast<const uint16_t*>(p.query) + int64_t{(work.query_row + row.token) * plan.heads + row.head} * plan.d;
+    // In the order of K's columns: see GemmQk.
+    const int first = Shape::kIsFloat8 ? lane % 4 * 4 : lane % 4 * 2;
+    constexpr int kSecond = Shape::kIsFloat8 ? 2 : 8;
+    // A row that is not there loads another one's, so that no load waits for the one before it.
+    if (plan.d == Shape::kDim) {
 #pragma unroll
-    for (int step = 0; step < Shape::kDim / 16; ++step) {
+      for (int i = 0; i < Shape::kDim / 8; ++i) q.values[tile][i / 2][i % 2] = LoadPair(query + first, i, kSecond);
+    } else {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        // In the order of K's columns: see GemmQk.
-        const int column = step * 16 + (Shape::kIsFloat8 ? lane % 4 * 4 + i * 2 : lane % 4 * 2 + i * 8);
-        const bool is_there = is_row && column < plan.d;
-        q.values[tile][step][i] = is_there ? *reinterpret_cast<const uint32_t*>(query + column) : 0;
+      for (int i = 0; i < Shape::kDim / 8; ++i) {
+        const bool is_column = i / 2 * 16 + first + i % 2 * kSecond < plan.d;
+        q.values[tile][i / 2][i % 2] = is_column ? LoadPair(query + first, i, kSecond) : 0;
       }
     }
+#pragma unroll
+    for (int i = 0; i < Shape::kDim / 8; ++i) q.values[tile][i / 2][i % 2] = is_row ? q.values[tile][i / 2][i % 2] : 0;
     float factor = scale;
     const float slope = p.alibi_slopes == nullptr ? 0.0f : p.alibi_slopes[row.head];
     if (Shape::kIsFloat8 && p.dtype == Dtype::kBFloat16) factor *= ToHalves(q.values[tile]);

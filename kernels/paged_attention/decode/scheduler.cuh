@@ -32,6 +32,15 @@ inline constexpr int64_t kFewBytes = 300'000'000;
 inline constexpr int kSlotRows = 2048 * kDecodeRows;
 static_assert(kSequenceTiles <= kSlotRows / kDecodeRows, "the splits of a tile never wait for one another");
 
+// This thread's lane, opaque to the compiler: else it would keep all that it computes from the lane in registers
+// throughout, and run out of them.
+__device__ inline int Lane() {
+  int lane = threadIdx.x % kWarpSize;
+  asm volatile("" : "+r"(lane));
+  __builtin_assume(0 <= lane && lane < kWarpSize);
+  return lane;
+}
+
 // Division of a number below 2^31 by a multiplication.
 // Source: Granlund and Montgomery, "Division by invariant integers using multiplication", 1994.
 class Divider {
@@ -117,6 +126,16 @@ struct WorkTile {
   bool is_valid;
 };
 
+// A row of the tile: its head and its token's number among the new ones.
+struct Row {
+  int head, token;
+};
+
+__device__ inline Row RowOf(const Plan& plan, const WorkTile& work, int row) {
+  const int of_sequence = work.row + min(row, work.rows - 1), token = plan.group_divider.Quotient(of_sequence);
+  return {work.kv_head * plan.group + plan.group_divider.Remainder(of_sequence, token), token};
+}
+
 // Keys [first, length) of a sequence in splits of `keys`.
 struct Splits {
   int first, keys, count;
@@ -125,20 +144,22 @@ struct Splits {
 __device__ inline Splits SplitKeys(const Plan& plan, const Sequence& s) {
   if (!s.is_valid || s.length == 0) return {0, 1, 1};
   const int first = max(0, s.length - s.new_tokens - plan.window + 1), span = s.length - first;
-  if (s.new_tokens > plan.decode_tokens) return {first, span, 1};
-  const int splits = span < kWholeKeys ? 1 : min((span + kSplitKeys / 2) / kSplitKeys, plan.max_splits);
+  if (s.new_tokens > plan.decode_tokens || span < kWholeKeys) return {first, span, 1};
+  const int splits = min((span + kSplitKeys / 2) / kSplitKeys, plan.max_splits);
   const int keys = ((span - 1) / splits / kSplitUnit + 1) * kSplitUnit;
   return {first, keys, (span - 1) / keys + 1};
 }
 
+template <int kRows>
 __device__ inline int CountTiles(const Plan& plan, const Sequence& s, const Splits& splits) {
   if (!plan.all_rows && s.is_valid && s.new_tokens > plan.decode_tokens) return 0;
-  return (s.new_tokens * plan.group + plan.tile_rows - 1) / plan.tile_rows * splits.count * plan.kv_heads;
+  return (s.new_tokens * plan.group + kRows - 1) / kRows * splits.count * plan.kv_heads;
 }
 
 // A CTA's view of all work tiles: for long and for other ones, where those of every seqs_per_entry sequences start. A
-// warp searches every kStride-th entry of the table, then the entries after the one it found.
-template <int kThreads, int kStride>
+// warp searches every kStride-th entry of the table, the entries after the one it found, then that entry's sequences. A
+// tile has kRows rows.
+template <int kThreads, int kStride, int kRows>
 class TileScheduler {
  public:
   static constexpr int kEntries = kWarpSize * kStride;
@@ -162,7 +183,7 @@ class TileScheduler {
         wrong = wrong || s.new_tokens < 0 || s.row < 0 || s.row + int64_t{s.new_tokens} > p.tokens;
         if (wrong) continue;
         const Splits splits = SplitKeys(plan, s);
-        const int of_sequence = CountTiles(plan, s, splits);
+        const int of_sequence = CountTiles<kRows>(plan, s, splits);
         tiles[0] += IsLong(splits) ? of_sequence : 0;
         tiles[1] += IsLong(splits) ? 0 : of_sequence;
       }
@@ -199,7 +220,7 @@ class TileScheduler {
   // For all lanes of a warp together. Precondition: index is below the count.
   __device__ WorkTile Find(const Params& p, const Plan& plan, int index) const {
     // The last entry that starts at or before the work tile, and the sequence in it.
-    const int lane = threadIdx.x % kWarpSize, kind = index >= long_tiles_;
+    const int lane = Lane(), kind = index >= long_tiles_;
     int offset = index - kind * long_tiles_;
     const int* starts = starts_[kind];
     const int first_entry = (__popc(__ballot_sync(kAllLanes, starts[lane * kStride] <= offset)) - 1) * kStride;
@@ -207,15 +228,9 @@ class TileScheduler {
     const int entry = first_entry + __popc(__ballot_sync(kAllLanes, is_before)) - 1;
     offset -= starts[entry];
     int seq = entry * plan.seqs_per_entry;
-    Sequence s = ReadSequence(p, seq);
-    Splits splits = SplitKeys(plan, s);
-    while (plan.seqs_per_entry > 1) {
-      const int tiles = IsLong(splits) == (kind == 0) ? CountTiles(plan, s, splits) : 0;
-      if (offset < tiles) break;
-      offset -= tiles;
-      s = ReadSequence(p, ++seq);
-      splits = SplitKeys(plan, s);
-    }
+    if (plan.seqs_per_entry > 1) seq = FindSequence(p, plan, kind, seq, offset);
+    const Sequence s = ReadSequence(p, seq);
+    const Splits splits = SplitKeys(plan, s);
 
     WorkTile work;
     const int of_head = plan.kv_head_divider.Quotient(offset);
@@ -227,8 +242,8 @@ class TileScheduler {
     work.splits = splits.count;
     work.query_row = s.row;
     work.position = s.is_valid ? s.length - s.new_tokens : 0;
-    work.row = tile * plan.tile_rows;
-    work.rows = min(plan.tile_rows, s.new_tokens * plan.group - work.row);
+    work.row = tile * kRows;
+    work.rows = min(kRows, s.new_tokens * plan.group - work.row);
     // Keys that no row of the tile sees are left out in units, so that each warp has the same ones in any tile.
     const int first = work.position + plan.group_divider.Quotient(work.row);
     const int last = work.position + plan.group_divider.Quotient(work.row + work.rows - 1);
@@ -241,6 +256,25 @@ class TileScheduler {
 
  private:
   static constexpr int kKinds = 2;  // long, others
+
+  // The sequence, from `seq` on, that has work tile `offset`; offset becomes the work tile's number in it. Each lane
+  // looks at a sequence. Those after the one in search may be no sequences.
+  __device__ int FindSequence(const Params& p, const Plan& plan, int kind, int seq, int& offset) const {
+    const int lane = Lane();
+    for (;; seq += kWarpSize) {
+      int tiles = 0;
+      if (seq + lane < static_cast<int>(p.seqs)) {
+        const Sequence s = ReadSequence(p, seq + lane);
+        const Splits splits = SplitKeys(plan, s);
+        if (IsLong(splits) == (kind == 0)) tiles = CountTiles<kRows>(plan, s, splits);
+      }
+      const int end = WarpInclusiveSum(tiles, lane);
+      const unsigned ends_after = __ballot_sync(kAllLanes, end > offset);
+      const int found = ends_after == 0 ? kWarpSize - 1 : __ffs(ends_after) - 1;
+      offset -= __shfl_sync(kAllLanes, ends_after == 0 ? end : end - tiles, found);
+      if (ends_after != 0) return seq + found;
+    }
+  }
 
   __device__ static bool IsLong(const Splits& splits) { return splits.keys > kLongKeys; }
 

@@ -7,15 +7,6 @@ namespace paged_attention::decode {
 
 __host__ __device__ constexpr int Max(int a, int b) { return a > b ? a : b; }
 
-// This thread's lane, opaque to the compiler: else it would keep all that it computes from the lane in registers
-// throughout, and run out of them.
-__device__ inline int Lane() {
-  int lane = threadIdx.x % kWarpSize;
-  asm volatile("" : "+r"(lane));
-  __builtin_assume(0 <= lane && lane < kWarpSize);
-  return lane;
-}
-
 // A CTA's shape for rows of kDim elements of T, of which head_dim are in use; keys and values are Kv, T or float8.
 template <typename T_, typename Kv, int kDim_, int kTiles_>
 struct Shape {
@@ -29,7 +20,7 @@ struct Shape {
   static constexpr int kCtasPerSm = 2;
 
   // Fewer entries where the m and l of more rows need the space.
-  using Scheduler = TileScheduler<kThreads, kTiles == 1 ? 8 : 4>;
+  using Scheduler = TileScheduler<kThreads, kTiles == 1 ? 6 : 4, kRows>;
 
   // Each warp has a ring of its own. A stage holds kKeys keys and their values.
   static constexpr int kStages = 2;
