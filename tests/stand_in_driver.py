@@ -14,6 +14,7 @@ int cuDeviceGetCount(int* count) { *count = 1; return 0; }
 int cuDriverGetVersion(int* version) { *version = VERSION; return 0; }
 int cuDeviceGet(int* device, int index) { *device = index; return 0; }
 int cuDeviceGetName(char* name, int size, int device) { strncpy(name, "stand-in", size); return 0; }
+int cuDeviceTotalMem_v2(size_t* bytes, int device) { *bytes = (size_t)80 << 30; return 0; }
 int cuDeviceGetAttribute(int* value, int attribute, int device) { *value = attribute == 75 ? 9 : 0; return 0; }
 """
 COMPANIONS = ("libnvidia-ptxjitcompiler.so.1", "libnvidia-nvvm.so.4", "libnvidia-ml.so.1")

@@ -46,10 +46,11 @@ class Plugin:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU that the driver reports: its name and compute capability."""
+    """A GPU that the driver reports: its name, compute capability, and memory in bytes."""
 
     name: str
     capability: tuple[int, int]
+    memory: int
 
 
 @cache
@@ -146,7 +147,9 @@ def _gpu(cuda: ctypes.CDLL, index: int) -> Gpu:
         value = ctypes.c_int()
         cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
         capability.append(value.value)
-    return Gpu(name.value.decode(), (capability[0], capability[1]))
+    memory = ctypes.c_size_t()
+    cuda.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
+    return Gpu(name.value.decode(), (capability[0], capability[1]), memory.value)
 
 
 def driver_version() -> tuple[int, int]:

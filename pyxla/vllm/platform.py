@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from vllm.platforms.interface import Platform, PlatformEnum
 
+from pyxla.pjrt.cuda_plugin import gpus
 from pyxla.pjrt.platform import requested_device
 from pyxla.vllm.mesh import OPTION
 from pyxla.vllm.refusal import check_config, check_request, refuse_unless
@@ -38,13 +39,19 @@ class XlaPlatform(Platform):
 
     @classmethod
     def get_device_name(cls, device_id: int = 0) -> str:
-        """The device's name in vLLM's messages."""
-        return f"XLA:{requested_device()}"
+        """The device's name in vLLM's messages; of a GPU also its own, by which vLLM chooses defaults."""
+        return f"XLA:CUDA, {gpus()[device_id].name}" if requested_device() == "CUDA" else "XLA:CPU"
 
     @classmethod
     def get_device_total_memory(cls, device_id: int = 0) -> int:
-        """Not known where it is asked: there XLA has not started and must not. vLLM then takes its smaller defaults."""
-        raise NotImplementedError
+        """Bytes, as the GPU's driver says: XLA must not start where vLLM asks, to choose defaults.
+
+        Raises:
+            NotImplementedError: on the CPU. vLLM then takes its smaller defaults.
+        """
+        if requested_device() != "CUDA":
+            raise NotImplementedError
+        return gpus()[device_id].memory
 
     @classmethod
     def device_count(cls) -> int:

@@ -197,7 +197,7 @@ def test_library_without_which_one_gpu_works(monkeypatch):
 def test_graphs_of_other_versions_lie_apart(monkeypatch, tmp_path):
     """A graph is for one plugin and the kind of GPU that is taken; a file that the user names has no version."""
     names = "NVIDIA GeForce RTX 4090", "NVIDIA H100 80GB HBM3"
-    monkeypatch.setattr(proxy, "gpus", lambda: tuple(cuda_plugin.Gpu(name, (9, 0)) for name in names))
+    monkeypatch.setattr(proxy, "gpus", lambda: tuple(cuda_plugin.Gpu(name, (9, 0), 1 << 36) for name in names))
     monkeypatch.setenv("PYXLA_VISIBLE_DEVICES", "1")
     named = tmp_path / "plugin.so"
     named.write_text("a")

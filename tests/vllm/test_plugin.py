@@ -7,6 +7,7 @@ from importlib.metadata import entry_points
 
 import pytest
 
+from tests import stand_in_driver
 from tests.vllm.engine import MARKS
 
 
@@ -46,3 +47,15 @@ def test_pyxla_imports_nothing_of_vllm():
 def test_vllm_takes_the_platform():
     code = "from vllm.platforms import current_platform as p; print(p.device_type, type(p).__name__, p.device_count())"
     assert run(code, PJRT_DEVICE="CPU").splitlines()[-1] == "xla XlaPlatform 1"
+
+
+@pytest.mark.skipif(MARKS[0].args[0], reason=MARKS[0].kwargs["reason"])
+def test_vllm_chooses_its_defaults_by_what_the_driver_says(tmp_path):
+    """Those of a GPU with 80 GB, without a start of XLA."""
+    stand_in_driver.driver(tmp_path)
+    code = (
+        "import sys; from vllm.platforms import current_platform as p;"
+        "print(p.get_device_total_memory() >> 30, p.get_device_name(), 'torch_xla' in sys.modules)"
+    )
+    out = run(code, PJRT_DEVICE="CUDA", LD_LIBRARY_PATH=str(tmp_path))
+    assert out.splitlines()[-1] == "80 XLA:CUDA, stand-in False"

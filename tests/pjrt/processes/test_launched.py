@@ -32,7 +32,7 @@ def environment(monkeypatch):
             monkeypatch.delenv(name, raising=False)
         for name, value in given.items():
             monkeypatch.setenv(name, value)
-        found = (Gpu("a GPU", (9, 0)),) * gpus
+        found = (Gpu("a GPU", (9, 0), 1 << 36),) * gpus
         for module, name in ((client_options, "gpus"), (cuda_plugin, "gpus")):
             monkeypatch.setattr(module, name, lambda: found)
         plugin = Plugin.__new__(Plugin)
