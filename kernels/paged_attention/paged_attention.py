@@ -120,10 +120,10 @@ def workspace_bytes(
     """Bytes of the decode kernel's counters and of its splits' results, like WorkspaceBytes in decode/decode.cu."""
     _, heads, head_dim = query.shape
     kv_heads = kv_cache.shape[3:].numel() // head_dim
-    tile_rows, chunk_keys, sequence_items, most_slots = 16, 2048, 264, 2048
+    tile_rows, split_keys, sequence_tiles, most_slots = 16, 2048, 264, 2048
     tiles = context_lens.shape[0] * kv_heads * -(-(heads // kv_heads) // tile_rows)
-    chunks = -(-block_tables.shape[1] * kv_cache.shape[2] // chunk_keys)
-    slots = min(tiles * min(chunks, max(1, sequence_items // kv_heads)), most_slots)
+    splits = -(-block_tables.shape[1] * kv_cache.shape[2] // split_keys)
+    slots = min(tiles * min(splits, max(1, sequence_tiles // kv_heads)), most_slots)
     return -(-(8 * tiles + 4) // 256) * 256 + 4 * slots * tile_rows * (2 + head_dim)
 
 

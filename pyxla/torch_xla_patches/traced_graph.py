@@ -74,10 +74,12 @@ def trace_graph(function: Callable[..., list], tensors: Sequence[torch.Tensor]) 
 
 
 def _release_traced(run: Callable[..., Any]) -> None:
-    """Lets go of the tensors that were traced, which torch_xla keeps as long as the graph and does not read again."""
-    for kept in inspect.getclosurevars(run).nonlocals["sym_constants_to_graph_vars"].values():
-        (handler,) = (value for value in kept if type(value).__name__ == "SpecialReturnHandler")
-        handler.trace_inputs = ()
+    """Lets go of the traced tensors. torch_xla keeps them as long as the graph, and reads their number alone."""
+    graphs = inspect.getclosurevars(run).nonlocals["sym_constants_to_graph_vars"]
+    for key, (sharding, results, name, updates, nones, inputs, handler, updated) in graphs.items():
+        handler.trace_inputs = handler.trace_outputs = handler.deduped_trace_outputs = ()
+        results, updated = (None,) * len(results), (None,) * len(updated)
+        graphs[key] = sharding, results, name, updates, nones, inputs, handler, updated
 
 
 def is_traced() -> bool:

@@ -56,14 +56,21 @@ def test_tracing_runs_nothing():
 
 
 def test_graph_keeps_no_tensor_that_it_was_traced_with():
-    """A server's graphs would keep gigabytes of logits."""
+    """A server's graphs would keep gigabytes of logits, also if they update them."""
+
+    def add(x: torch.Tensor, y: torch.Tensor) -> list:
+        x += y
+        return [x * 2, None, y]
+
     given = [on_device(1, 2), on_device(3, 4)]
-    run = trace_graph(lambda x, y: [x + y], given)
+    run = trace_graph(add, given)
     left = [weakref.ref(tensor) for tensor in given]
     del given
     gc.collect()
     assert [tensor() for tensor in left] == [None, None]
-    assert run(on_device(1, 2), on_device(5, 6)).tolist() == [6, 8]
+    x, y = on_device(1, 2), on_device(5, 6)
+    double, nothing, same = run(x, y)
+    assert (double.tolist(), nothing, same.tolist(), x.tolist()) == ([12, 16], None, [5, 6], [6, 8])
 
 
 def test_ops_update_in_place_without_a_copy():
