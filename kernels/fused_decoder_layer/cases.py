@@ -121,7 +121,7 @@ def _bench(name: str, shape: tuple[int, ...], why: str, *devices: str) -> Bench:
 
 BENCHES = [
     _bench("bf16-64x4096", (64, 4096, 4096, 14336, 6144), "a decode step of 64 sequences, Llama 3 8B's shape", "cuda"),
-    _bench("bf16-16x4096", (16, 4096, 4096, 14336, 6144), "the same with 16, as vLLM pads one sequence to", "cuda"),
+    _bench("bf16-16x4096", (16, 4096, 4096, 14336, 6144), "the same with 16, the smallest step of pyxla.vllm", "cuda"),
     _bench("bf16-1x4096", (1, 4096, 4096, 14336, 6144), "the same with one sequence: latency", "cuda"),
     _bench("bf16-8x512", (8, 512, 512, 1536, 768), "a small decoder", "cpu"),
 ]

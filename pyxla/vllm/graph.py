@@ -42,9 +42,8 @@ class _Graphs:
 
     def _trace(self, arguments: tuple, tensors: list[torch.Tensor]) -> Callable[[list[torch.Tensor]], Any]:
         structure = None
-        # Without the tensors: the graph stays, and they need not.
+        # The graph outlives the tensors, so it does not keep them.
         places = [torch.Tensor if isinstance(argument, torch.Tensor) else argument for argument in arguments]
-        del arguments
 
         def flat(*given: torch.Tensor) -> list:
             nonlocal structure

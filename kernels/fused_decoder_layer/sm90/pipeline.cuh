@@ -58,8 +58,8 @@ using GatedShape = TileShape<112, true, false>;
 using QkvShape = TileShape<96, false, true>;
 using RotaryShape = TileShape<96, false, true, true>;
 
-// Rows of A that are copied to shared memory: those of tokens, up to a multiple of 8 rows, after which the swizzle
-// repeats. The rows of a product that no token fills are of whatever a stage held.
+// Rows of A that are copied to shared memory: a row for each token, up to a multiple of 8, after which the swizzle
+// repeats. The product's other rows come from what the stage held before; nothing reads them.
 __host__ __device__ constexpr int RowsOfA(int tokens) { return (tokens + 7) / 8 * 8; }
 
 // out [tokens, n] = a [tokens, k] * b [n, k]^T

@@ -111,8 +111,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
       bool is_first = true;
 #pragma unroll 1
       do {
-        // One stage is free here; in the first iteration of the kernel all are. Where the warp's KV tile of this work
-        // tile is there, the next work tile's waits for its block table while the query is loaded.
+        // One stage is free here; in the first iteration of the kernel all are. If the ring holds a KV tile, the next
+        // one's copies wait until the query is loaded: its block table entries arrive meanwhile.
 #pragma unroll 1
         while (loaded < Shape::kStages) {
           loaded += loader.Step(number);

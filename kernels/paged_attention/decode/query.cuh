@@ -33,7 +33,7 @@ __device__ inline float ToHalves(uint32_t (&values)[kSteps][2]) {
   return ldexpf(1, exponent);
 }
 
-// Of each 16 columns two pairs, `second` apart: the pair of number `pair`.
+// A lane has two pairs of each 16 columns, the second one `second` columns after the first. This is pair number `pair`.
 __device__ inline uint32_t LoadPair(const uint16_t* columns, int pair, int second) {
   return *reinterpret_cast<const uint32_t*>(columns + pair / 2 * 16 + pair % 2 * second);
 }
@@ -51,7 +51,8 @@ __device__ inline void LoadQuery(const Params& p, const Plan& plan, const WorkTi
     // In the order of K's columns: see GemmQk.
     const int first = Shape::kIsFloat8 ? lane % 4 * 4 : lane % 4 * 2;
     constexpr int kSecond = Shape::kIsFloat8 ? 2 : 8;
-    // A row that is not there loads another one's, so that no load waits for the one before it.
+    // A row that does not exist loads another row, and is cleared below: with a condition at each load the compiler may
+    // make every load wait for the one before it.
     if (plan.d == Shape::kDim) {
 #pragma unroll
       for (int i = 0; i < Shape::kDim / 8; ++i) q.values[tile][i / 2][i % 2] = LoadPair(query + first, i, kSecond);

@@ -258,7 +258,7 @@ class TileScheduler {
   static constexpr int kKinds = 2;  // long, others
 
   // The sequence, from `seq` on, that has work tile `offset`; offset becomes the work tile's number in it. Each lane
-  // looks at a sequence. Those after the one in search may be no sequences.
+  // looks at one sequence. What lanes read after the last sequence of the batch changes nothing.
   __device__ int FindSequence(const Params& p, const Plan& plan, int kind, int seq, int& offset) const {
     const int lane = Lane();
     for (;; seq += kWarpSize) {
