@@ -40,7 +40,11 @@ def numbers_as_constants() -> Iterator[None]:
 def xla_tensors() -> list[torch.Tensor]:
     """All XLA tensors that Python's garbage collector tracks."""
     plain = (torch.Tensor, torch.nn.Parameter)
-    return [tensor for tensor in gc.get_objects() if type(tensor) in plain and tensor.is_xla]
+    found = [tensor for tensor in gc.get_objects() if type(tensor) in plain and tensor.is_xla]
+    for tensor in found:
+        # C++ owns a tensor that only its own structures use, and would free it although the list refers to it now.
+        tensor._fix_weakref()
+    return found
 
 
 def pending_tensors(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
