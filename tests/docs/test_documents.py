@@ -11,6 +11,7 @@ import click
 import pytest
 
 from devtool.cli import cli
+from pyxla.vllm.releases import RELEASES
 from tests.conftest import ROOT
 from tests.layers.test_imports import OPS, files, name_of, python_files
 from tests.markdown import Page, page, pages
@@ -239,6 +240,16 @@ def test_readme_shows_how_many_tests_there_are_today():
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
     assert f"{passed + skipped}/{passed + skipped + slow} tests collected ({slow} deselected)" in said, said[-200:]
     assert f"\n{passed} passed, 0 failed, {skipped} skipped, {slow} slow ones left out (" in text
+
+
+def test_both_tables_of_vllm_agree():
+    """The README's and the guide's name the supported releases, their torch_xla and where they were tried."""
+    tables = []
+    for name in ("README.md", "docs/guide/vllm.md"):
+        rows = re.findall(r"^\| (\d+\.\d+\.\d+) \|(.*)\|$", page(name).text, re.MULTILINE)
+        cells = {release: [cell.strip() for cell in rest.split("|")] for release, rest in rows}
+        tables.append({release: (row[1], row[-1]) for release, row in cells.items()})
+    assert tables[0] == tables[1] and tables[0].keys() == RELEASES.keys()
 
 
 def test_readme_says_how_large_the_wheels_are():
