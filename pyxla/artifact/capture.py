@@ -42,7 +42,7 @@ def xla_tensors() -> list[torch.Tensor]:
     plain = (torch.Tensor, torch.nn.Parameter)
     found = [tensor for tensor in gc.get_objects() if type(tensor) in plain and tensor.is_xla]
     for tensor in found:
-        # C++ owns a tensor that only its own structures use, and would free it although the list refers to it now.
+        # Makes Python the owner. C++ owns a tensor that only C++ refers to, and would free it in spite of this list.
         tensor._fix_weakref()
     return found
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import pyxla
+from pyxla.artifact.capture import xla_tensors
 from pyxla.testing import compilations
 from tests.vllm.engine import MARKS, MODES, engine, runner_of, worker_of
 
@@ -45,25 +46,19 @@ def test_a_graph_for_each_bucket(folder_of, mode):
     assert after - before >= 2
 
 
-def matrices_on_xla(columns: int) -> list[torch.Size]:
-    """The shapes of those with so many columns that Python knows, without the tables of any engine's sampling."""
-    from pyxla.vllm.sampling import Tables
-
-    # The references end with this function: torch may free a tensor in spite of the collector's.
-    objects = gc.get_objects()
-    tables = {id(table) for kept in objects if type(kept) is Tables for table in kept}
-    assert tables
-    tensors = (kept for kept in objects if type(kept) is torch.Tensor and kept.device.type == "xla")
-    return [kept.shape for kept in tensors if kept.shape[1:] == (columns,) and id(kept) not in tables]
-
-
 def test_graphs_keep_no_logits(folder_of):
     """Those of all buckets and ways to sample: with 1024 requests they once took 4 GB beside the caches."""
+    from pyxla.vllm.sampling import Tables
+
     runner = runner_of(engine(folder_of("llama"), "compiled"))
     # vLLM hides what a ready engine has from the collector.
     gc.unfreeze()
     gc.collect()
-    assert matrices_on_xla(runner.config.model_config.get_vocab_size()) == []
+    row = (runner.config.model_config.get_vocab_size(),)
+    # Those of the engines of other tests too.
+    tables = {id(table) for kept in gc.get_objects() if type(kept) is Tables for table in kept}
+    logits = [kept.shape for kept in xla_tensors() if kept.shape[1:] == row and id(kept) not in tables]
+    assert tables and logits == []
 
 
 def test_a_ready_worker_leaves_openmp_one_thread(folder_of, monkeypatch):
