@@ -1,4 +1,4 @@
-#include "paged_attention/decode/scheduler.cuh"
+#include "paged_attention/decode/plan.cuh"
 #include "paged_attention/kernels.h"
 
 namespace paged_attention {

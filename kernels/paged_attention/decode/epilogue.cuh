@@ -59,12 +59,12 @@ __device__ inline void StoreRow(const Params& p, const Plan& plan, const WorkTil
 }
 
 // Reduces the splits of a tile, in their order, and stores its rows. Few instructions, because no CTA has executed them
-// before and all of them come from memory.
+// before and all of them come from memory. The loads of kUnroll splits are under way together: beside other CTAs' loads
+// of keys each takes microseconds.
 template <typename Shape>
 __device__ inline void ReduceSplits(const Params& p, const Plan& plan, const WorkTile& work, const Workspace& workspace,
                                     int index) {
-  constexpr int kCount = Shape::kDim / kWarpSize, kUnroll = 4;
-  static_assert(kWarpSize % kUnroll == 0);
+  constexpr int kCount = Shape::kDim / kWarpSize, kUnroll = kCount == 8 ? 4 : 8;
   using Part = std::conditional_t<kCount == 2, float2, float4>;
   constexpr int kPartColumns = sizeof(Part) / sizeof(float);
   const int lane = Lane(), column = lane * kCount, first = index - work.split * plan.kv_heads;
@@ -72,41 +72,39 @@ __device__ inline void ReduceSplits(const Params& p, const Plan& plan, const Wor
   for (int row = threadIdx.x / kWarpSize; row < work.rows; row += Shape::kWarps) {
     float m = -INFINITY, l = 0;
     Columns<float, kCount> o = {};
-    const float* sources = workspace.o + row * plan.d + column;
+    const float* sources = workspace.o + row * plan.d + (column < plan.d ? column : 0);
 #pragma unroll 1
-    for (int begin = 0; begin < work.splits; begin += kWarpSize) {
-      // The lane of a split's number has its slot, m and l.
-      const int slot = (first + (begin + lane) * plan.kv_heads) % plan.slots;
-      const int64_t from = int64_t{slot} * Shape::kRows + row;
-      const bool is_split = begin + lane < work.splits;
-      const float2 mine = is_split ? __ldcg(workspace.m_l + from) : float2{-INFINITY, 0};
-      float largest = fmaxf(m, mine.x);
+    for (int begin = 0; begin < work.splits; begin += kUnroll) {
+      // The lane of a split's number has its slot, m and l. A split that does not exist loads the last one, and counts
+      // as zero below: with a condition at each load the compiler makes every load wait for the one before it.
+      const int split = min(begin + lane, work.splits - 1), slot = (first + split * plan.kv_heads) % plan.slots;
+      const float2 mine = __ldcg(workspace.m_l + int64_t{slot} * Shape::kRows + row);
+      Columns<float, kCount> parts[kUnroll];
+#pragma unroll
+      for (int i = 0; i < kUnroll; ++i) {
+        const float* source = sources + __shfl_sync(kAllLanes, slot, i) * (Shape::kRows * plan.d);
+#pragma unroll
+        for (int j = 0; j < kCount; j += kPartColumns) {
+          reinterpret_cast<Part&>(parts[i].values[j]) = __ldcg(reinterpret_cast<const Part*>(source + j));
+        }
+      }
+      const bool is_split = lane < kUnroll && begin + lane < work.splits;
+      float largest = fmaxf(m, is_split ? mine.x : -INFINITY);
 #pragma unroll
       for (int lanes = kWarpSize / 2; lanes > 0; lanes /= 2) {
         largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
       }
       const float split_rescale = Exp2Minus(mine.x, largest), rescale = Exp2Minus(m, largest);
-      l = l * rescale + split_rescale * mine.y;
+      m = largest;
+      l = l * rescale + (is_split ? split_rescale * mine.y : 0);
 #pragma unroll
       for (int j = 0; j < kCount; ++j) o.values[j] *= rescale;
-      m = largest;
-#pragma unroll 1
-      for (int i = 0; i < min(kWarpSize, work.splits - begin); i += kUnroll) {
-        Columns<float, kCount> parts[kUnroll] = {};
 #pragma unroll
-        for (int u = 0; u < kUnroll; ++u) {
-          const float* source = sources + __shfl_sync(kAllLanes, slot, i + u) * (Shape::kRows * plan.d);
-          if (begin + i + u >= work.splits || column >= plan.d) continue;
+      for (int i = 0; i < kUnroll; ++i) {
+        const float part_rescale = __shfl_sync(kAllLanes, split_rescale, i);
 #pragma unroll
-          for (int j = 0; j < kCount; j += kPartColumns) {
-            reinterpret_cast<Part&>(parts[u].values[j]) = __ldcg(reinterpret_cast<const Part*>(source + j));
-          }
-        }
-#pragma unroll
-        for (int u = 0; u < kUnroll; ++u) {
-          const float part_rescale = __shfl_sync(kAllLanes, split_rescale, i + u);
-#pragma unroll
-          for (int j = 0; j < kCount; ++j) o.values[j] += part_rescale * parts[u].values[j];
+        for (int j = 0; j < kCount; ++j) {
+          o.values[j] += part_rescale * (begin + i < work.splits ? parts[i].values[j] : 0.0f);
         }
       }
     }

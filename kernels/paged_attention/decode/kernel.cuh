@@ -102,9 +102,10 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
       Query<Shape> q;
       SoftmaxState<Shape> state = {};
       int last = -1;  // the stage that held the warp's last KV tile
-      Bounds bounds;
-      int key = 0, rows = 0;
-      bool has_splits = false;
+      int key = 0;
+      // In registers, if there are enough.
+      KeyRange held;
+      const KeyRange& keys = Shape::kTiles == 1 ? held : work.keys;
 
       // One iteration per KV tile of the warp, and one before them: copies are in flight when the query is loaded. The
       // last KV tile's stage is not refilled before the warps are merged.
@@ -121,10 +122,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
         if (is_first) {
           is_first = false;
           __syncwarp();
-          bounds = BoundsOf(plan, work);
+          held = work.keys;
           key = work.begin + warp * Shape::kKeys;
-          rows = work.rows;
-          has_splits = work.splits > 1;
           LoadQuery<Shape>(p, plan, work, q);
 #pragma unroll
           for (int i = 0; i < Shape::kRows / 4; ++i) {
@@ -138,22 +137,22 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
         static_assert(Shape::kStages == 2);
         cp_async_wait_group<1>();
         __syncwarp();
-        AddKvTile<Shape>(p, plan, work, bounds, q, shared_address(ring) + stage * Shape::kStageBytes, key, state);
+        AddKvTile<Shape>(p, plan, work, keys, q, shared_address(ring) + stage * Shape::kStageBytes, key, state);
         __syncwarp();
         last = stage;
         stage = stage == Shape::kStages - 1 ? 0 : stage + 1;
         --loaded;
         key += Shape::kWarps * Shape::kKeys;
-      } while (key < bounds.end);
+      } while (key < keys.end);
       float* o = last < 0 ? nullptr : reinterpret_cast<float*>(ring + last * Shape::kStageBytes);
-      StoreSoftmaxState<Shape>(state, rows, o != nullptr, warp_m[warp], warp_l[warp], o);
+      StoreSoftmaxState<Shape>(state, work.rows, o != nullptr, warp_m[warp], warp_l[warp], o);
       if (lane == 0) warp_o[warp] = o;
       if (fetches_next) queue.Set(number + 2, next);
       if (!has_waited) {
         grid.barrier_wait(std::move(arrival));
         has_waited = true;
       }
-      if (has_splits && index >= plan.slots) WaitForSlot<Shape>(p, plan, scheduler, workspace, index);
+      if (work.splits > 1 && index >= plan.slots) WaitForSlot<Shape>(p, plan, scheduler, workspace, index);
     }
     __syncthreads();
 

@@ -91,14 +91,14 @@ class KvLoader {
     if (lane == 0) works_[number_ % kWorks] = work;
     PrefetchQuery(work);
     key_ = work.begin + static_cast<int>(threadIdx.x) / kWarpSize * Shape::kKeys;
-    end_ = work.end;
+    end_ = work.keys.end;
     is_aligned_ = plan_.has_groups && work.begin % kGroup == 0;
     table_ = p_.block_tables + work.seq * p_.max_blocks;
     keys_ = static_cast<const char*>(p_.kv_cache) + work.kv_head * plan_.row_bytes;
     keys_ += vector < plan_.row_bytes ? vector : 0;
     // All of the work tile's table at once, so that the KV tiles after the first find their entries in L2.
     const int block = plan_.block_divider.Quotient(work.begin) + lane * kLineEntries;
-    if (work.begin < work.end && block <= plan_.block_divider.Quotient(work.end - 1)) {
+    if (work.begin < work.keys.end && block <= plan_.block_divider.Quotient(work.keys.end - 1)) {
       prefetch_l2(table_ + block);
     }
   }

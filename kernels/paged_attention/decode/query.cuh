@@ -10,7 +10,12 @@ namespace paged_attention::decode {
 template <typename Shape>
 struct Query {
   uint32_t values[Shape::kTiles][Shape::kDim / 16][2];
-  float factor[Shape::kTiles][2], slope[Shape::kTiles][2];
+  // Of S, if keys are float8: rows of bfloat16 differ.
+  float factor[Shape::kIsFloat8 ? Shape::kTiles : 1][2];
+
+  __device__ float Factor(const Params& p, int tile, int column) const {
+    return Shape::kIsFloat8 ? factor[tile][column] : p.scale;
+  }
 };
 
 // Float8 keys are multiplied as float16. A bfloat16 row is divided by the power of two that brings it into range.
@@ -41,16 +46,15 @@ __device__ inline uint32_t LoadPair(const uint16_t* columns, int pair, int secon
 template <typename Shape>
 __device__ inline void LoadQuery(const Params& p, const Plan& plan, const WorkTile& work, Query<Shape>& q) {
   const int lane = Lane();
-  const float scale = p.scale * (p.kv_scales == nullptr ? 1.0f : p.kv_scales[work.kv_head]);
+  // In the order of K's columns: see GemmQk.
+  const int first = Shape::kIsFloat8 ? lane % 4 * 4 : lane % 4 * 2;
+  constexpr int kSecond = Shape::kIsFloat8 ? 2 : 8;
+  // The loads of all tiles, before any is waited for.
 #pragma unroll
   for (int tile = 0; tile < Shape::kTiles; ++tile) {
-    const bool is_row = tile * 8 + lane / 4 < work.rows;
     const Row row = RowOf(plan, work, tile * 8 + lane / 4);
     const auto* query =
         static_cast<const uint16_t*>(p.query) + int64_t{(work.query_row + row.token) * plan.heads + row.head} * plan.d;
-    // In the order of K's columns: see GemmQk.
-    const int first = Shape::kIsFloat8 ? lane % 4 * 4 : lane % 4 * 2;
-    constexpr int kSecond = Shape::kIsFloat8 ? 2 : 8;
     // A row that does not exist loads another row, and is cleared below: with a condition at each load the compiler may
     // make every load wait for the one before it.
     if (plan.d == Shape::kDim) {
@@ -63,19 +67,24 @@ __device__ inline void LoadQuery(const Params& p, const Plan& plan, const WorkTi
         q.values[tile][i / 2][i % 2] = is_column ? LoadPair(query + first, i, kSecond) : 0;
       }
     }
+  }
+#pragma unroll
+  for (int tile = 0; tile < Shape::kTiles; ++tile) {
+    const bool is_row = tile * 8 + lane / 4 < work.rows;
 #pragma unroll
     for (int i = 0; i < Shape::kDim / 8; ++i) q.values[tile][i / 2][i % 2] = is_row ? q.values[tile][i / 2][i % 2] : 0;
-    float factor = scale;
-    const float slope = p.alibi_slopes == nullptr ? 0.0f : p.alibi_slopes[row.head];
-    if (Shape::kIsFloat8 && p.dtype == Dtype::kBFloat16) factor *= ToHalves(q.values[tile]);
+    float factor = p.scale;
+    if constexpr (Shape::kIsFloat8) {
+      if (p.kv_scales != nullptr) factor *= p.kv_scales[work.kv_head];
+      if (p.dtype == Dtype::kBFloat16) factor *= ToHalves(q.values[tile]);
+    }
     // Waits for Q here. Else the first MMA of each KV tile would wait for it, and for all loads that share its
     // scoreboard: the block table's entry of the KV tile after next.
     uint32_t& last = q.values[tile][Shape::kDim / 16 - 1][1];
     last = __shfl_sync(kAllLanes, last, lane);
+    if constexpr (Shape::kIsFloat8) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      q.factor[tile][i] = __shfl_sync(kAllLanes, factor, (lane % 4 * 2 + i) * 4);
-      q.slope[tile][i] = __shfl_sync(kAllLanes, slope, (lane % 4 * 2 + i) * 4);
+      for (int i = 0; i < 2; ++i) q.factor[tile][i] = __shfl_sync(kAllLanes, factor, (lane % 4 * 2 + i) * 4);
     }
   }
 }

@@ -15,22 +15,23 @@ __device__ inline void FinishScores(const Params& p, const Plan& plan, const Wor
   for (int tile = 0; tile < Shape::kTiles; ++tile) {
     if (is_plain) {
 #pragma unroll
-      for (int i = 0; i < Shape::kKeys / 4; ++i) s[tile][i / 4][i % 4] *= q.factor[tile][i % 2] * kLog2E;
+      for (int i = 0; i < Shape::kKeys / 4; ++i) s[tile][i / 4][i % 4] *= q.Factor(p, tile, i % 2) * kLog2E;
       if (!is_masked) continue;
     }
 #pragma unroll
     for (int column = 0; column < 2; ++column) {
       const Row row = RowOf(plan, work, tile * 8 + lane % 4 * 2 + column);
       const int position = work.position + row.token, begin = position - plan.window + 1;
-      const int end = min(position + 1, work.end);
+      const int end = min(position + 1, work.keys.end);
+      const float slope = p.alibi_slopes == nullptr ? 0.0f : p.alibi_slopes[row.head];
 #pragma unroll
       for (int i = 0; i < Shape::kKeys / 8; ++i) {
         const int key = first_key + i * 8 + lane / 4;
         float& score = s[tile][i / 2][i % 2 * 2 + column];
         if (!is_plain) {
-          score *= q.factor[tile][column];
+          score *= q.Factor(p, tile, column);
           if (p.soft_cap > 0) score = p.soft_cap * Tanh(score * plan.inverse_cap);
-          score = (score + q.slope[tile][column] * static_cast<float>(key - position)) * kLog2E;
+          score = (score + slope * static_cast<float>(key - position)) * kLog2E;
         }
         if (key < begin || key >= end) score = -INFINITY;
       }
@@ -44,28 +45,17 @@ __device__ inline float Exp2Minus(float s, float m) { return Exp2(s - (m == -INF
 // How far, in powers of two, a row's S may exceed its m before O is rescaled.
 inline constexpr float kSlack = 8;
 
-// The end of a work tile's keys, and the range of keys that all of its tokens see.
-struct Bounds {
-  int end, all_begin, all_end;
-};
-
-__device__ inline Bounds BoundsOf(const Plan& plan, const WorkTile& work) {
-  const int first = plan.group_divider.Quotient(work.row);
-  const int last = plan.group_divider.Quotient(work.row + work.rows - 1);
-  return {work.end, work.position + last - plan.window + 1, work.position + first + 1};
-}
-
 // Adds a stage's keys and values to the running softmax.
 template <typename Shape>
-__device__ inline void AddKvTile(const Params& p, const Plan& plan, const WorkTile& work, const Bounds& bounds,
+__device__ inline void AddKvTile(const Params& p, const Plan& plan, const WorkTile& work, const KeyRange& keys,
                                  const Query<Shape>& q, uint32_t stage, int first_key, SoftmaxState<Shape>& state) {
   using Factor = std::conditional_t<Shape::kIsFloat8, __half, typename Shape::T>;
   const int lane = Lane(), past = first_key + Shape::kKeys;
-  const bool tokens_differ = first_key < bounds.all_begin || min(past, bounds.end) > bounds.all_end;
+  const bool tokens_differ = first_key < keys.all_begin || min(past, keys.end) > keys.all_end;
 
   float s[Shape::kTiles][Shape::kKeys / 16][4];
   GemmQk<Shape>(q, LdmatrixAddresses<Shape, false>(stage), s);
-  FinishScores<Shape>(p, plan, work, q, first_key, tokens_differ || past > bounds.end, s);
+  FinishScores<Shape>(p, plan, work, q, first_key, tokens_differ || past > keys.end, s);
 
   // The largest S of each row, of this lane's. O is rescaled only if one is much larger than m; only then do the lanes
   // exchange their maxima.
