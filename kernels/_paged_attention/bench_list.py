@@ -7,7 +7,7 @@ from pyxla_kernels._paged_attention.benches import bench, ragged
 
 from pyxla.benchmark import Bench
 
-BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+BF16, F16, F32, F8 = torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn
 PREFILL = ("fa2", "fa3")
 
 _TYPICAL = [
@@ -41,7 +41,9 @@ def _decode(name: str, why: str, contexts: list[int], dtype: torch.dtype = BF16,
 
 
 def _prefill(name: str, why: str, lengths: list[tuple[int, int]], **sizes: Any) -> Bench:
-    return bench(name, why, lengths, "cuda", BF16, *PREFILL, beside_torch=False, **sizes)
+    # FlashInfer's fa3 takes no cache of another dtype than the query's.
+    kinds = ("fa2",) if "cache_dtype" in sizes else PREFILL
+    return bench(name, why, lengths, "cuda", BF16, *kinds, beside_torch=False, **sizes)
 
 
 def _prompts(*lengths: int) -> list[tuple[int, int]]:
@@ -72,6 +74,9 @@ _KINDS = [
     _prefill("bf16-prefill-1x12000-d64", "head size 64, one long prompt", _prompts(12000), d=64),
     _decode("bf16-decode-96x3000-cap-50", "a soft cap, as Gemma 2 has", [3000] * 96, soft_cap=50.0),
     _prefill("bf16-prefill-4x3000-cap-50", "a soft cap, as Gemma 2 has", _prompts(*[3000] * 4), soft_cap=50.0),
+    _prefill("bf16-f8-prefill-4x3000", "a float8 cache", _prompts(*[3000] * 4), cache_dtype=F8),
+    _prefill("bf16-f8-prefill-1x8192", "a float8 cache, one long prompt", _prompts(8192), cache_dtype=F8),
+    _prefill("bf16-f8-prefill-4x3000-d64", "a float8 cache, head size 64", _prompts(*[3000] * 4), d=64, cache_dtype=F8),
     _prefill("bf16-mixed", "prefills and decodes in one call", _prompts(*[1500] * 4) + [(1, 2500)] * 96),
 ]
 

@@ -26,12 +26,14 @@ def batch(
     d: int = 128,
     block_size: int = 16,
     soft_cap: float | None = None,
+    cache_dtype: torch.dtype | None = None,
 ) -> dict:
     """A batch in which every slot is in use, its blocks in random order.
 
     Args:
         lengths: (new tokens, context) of each sequence.
         heads: query and kv heads.
+        cache_dtype: None: dtype.
     """
     lengths, (heads, kv_heads) = list(lengths), heads
     counts = [-(-context // block_size) for _, context in lengths]
@@ -41,7 +43,7 @@ def batch(
         table[: len(own)] = own
     shape = (2, len(ids), block_size, kv_heads, d)
     # The cache has gigabytes; a few million random numbers are drawn and repeated.
-    drawn = torch.randn(_RANDOM, generator=generator).to(dtype)
+    drawn = torch.randn(_RANDOM, generator=generator).to(cache_dtype or dtype)
     cache = drawn.repeat(-(-math.prod(shape) // _RANDOM))[: math.prod(shape)].view(shape)
     starts = torch.tensor([0, *(new for new, _ in lengths)]).cumsum(0)
     return {
@@ -91,7 +93,8 @@ def sample(a: dict) -> tuple[dict, torch.Tensor]:
     used, tables = a["block_tables"][sequences].unique(return_inverse=True)
     return a | {
         "query": a["query"][rows],
-        "kv_cache": a["kv_cache"][:, used.long()],
+        # torch indexes no float8.
+        "kv_cache": a["kv_cache"].view(torch.uint8)[:, used.long()].view(a["kv_cache"].dtype),
         "context_lens": integers(*positions),
         "block_tables": tables.int(),
         "query_start_loc": torch.arange(len(rows) + 1, dtype=torch.int32),

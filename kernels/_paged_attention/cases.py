@@ -194,6 +194,26 @@ BATCHES = [
     batch(
         "f8-f32-merged", "rows of 48 bytes in the cache", RAGGED, F32, cache_dtype=F8, scaled=True, d=24, merged=True
     ),
+    batch(
+        "f8-prefill",
+        "whole tiles of keys of a float8 cache, and those that the diagonal crosses",
+        ((180, 180), (70, 300)),
+        BF16,
+        cache_dtype=F8,
+        scaled=True,
+        d=128,
+    ),
+    batch(
+        "f8-prefill-cap-window",
+        "as above; pages of eight, from which CUDA copies eight keys at a time",
+        ((180, 180), (140, 500)),
+        F16,
+        cache_dtype=F8,
+        scaled=True,
+        block_size=8,
+        soft_cap=5.0,
+        sliding_window=50,
+    ),
     batch("f8-long-decode", "scales, over several ranges of keys", LONGER, BF16, cache_dtype=F8, scaled=True, d=128),
     batch("all-options", "cap, bias, window, sinks, float8, padding: in the right order", RAGGED, F32, **ALL_OPTIONS),
     batch("all-options-bf16", "as above; d 256, a group of five", RAGGED, BF16, d=256, heads=(5, 1), **ALL_OPTIONS),

@@ -26,10 +26,12 @@ cudaError_t LaunchFloat8(cudaStream_t stream, const Params& params, bool all_row
 bool PrefillCovers(const Params& params);
 cudaError_t LaunchPrefill(cudaStream_t stream, const Params& params);
 
-// The same for one dtype: prefill/bf16.cu and f16.cu.
+// The same for one dtype of the cache: prefill/bf16.cu, f16.cu and f8.cu.
 namespace prefill {
 cudaError_t LaunchBFloat16(cudaStream_t stream, const Params& params);
 cudaError_t LaunchFloat16(cudaStream_t stream, const Params& params);
+bool CoversFloat8(const Params& params);
+cudaError_t LaunchFloat8(cudaStream_t stream, const Params& params);
 }  // namespace prefill
 
 }  // namespace paged_attention

@@ -36,8 +36,8 @@ __device__ inline bool ZeroNonFinite(At at) {
 }
 
 // Adds the elements that ZeroNonFinite removed, from the cache, to the rows that see the key: they are their result.
-template <typename T, int kColumns>
-__device__ inline void AddNonFinite(float (&out)[kColumns][4], const T* values, const int (&positions)[2], int window,
+template <typename Kv, int kColumns>
+__device__ inline void AddNonFinite(float (&out)[kColumns][4], const Kv* values, const int (&positions)[2], int window,
                                     int key, int columns) {
 #pragma unroll
   for (int j = 0; j < kColumns; ++j) {
@@ -55,13 +55,13 @@ __device__ inline void AddNonFinite(float (&out)[kColumns][4], const T* values, 
 // 8 exchange them, so that each has one group.
 template <typename T, int kColumns>
 __device__ inline void StoreRows(const Params& p, const float (&out)[kColumns][4], const Row (&rows)[2],
-                                 const Softmax& softmax, float factor) {
+                                 const Softmax& softmax, float factor, float value_scale) {
   static_assert(kColumns % 4 == 0, "four lanes take one group of columns each");
   const int lane = threadIdx.x % kWarpSize, d = static_cast<int>(p.head_dim);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     float lse;
-    const float normalizer = softmax.Finalize(p, rows[r], r, factor, lse);
+    const float normalizer = softmax.Finalize(p, rows[r], r, factor, lse) * value_scale;
     if (p.lse && rows[r].exists && lane % 4 == 0) p.lse[rows[r].index] = lse;
 #pragma unroll
     for (int j = 0; j < kColumns; j += 4) {

@@ -11,10 +11,10 @@ cudaError_t LaunchForDim(cudaStream_t stream, const Params& p) {
   bool launched = false;
   cudaError_t error = cudaSuccess;
   switch (p.head_dim) {
-    case 64: error = sm90::Launch<T, 64>(stream, p, &launched); break;
-    case 128: error = sm90::Launch<T, 128>(stream, p, &launched); break;
-    case 192: error = sm90::Launch<T, 192>(stream, p, &launched); break;
-    case 256: error = sm90::Launch<T, 256>(stream, p, &launched); break;
+    case 64: error = sm90::Launch<sm90::Shape<T, T, 64>>(stream, p, &launched); break;
+    case 128: error = sm90::Launch<sm90::Shape<T, T, 128>>(stream, p, &launched); break;
+    case 192: error = sm90::Launch<sm90::Shape<T, T, 192>>(stream, p, &launched); break;
+    case 256: error = sm90::Launch<sm90::Shape<T, T, 256>>(stream, p, &launched); break;
   }
   if (launched || error != cudaSuccess) return error;
   if (p.head_dim <= 64) return sm80::Launch<T, 64>(stream, p);

@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kThreads) PrefillKernel(const Params p, const 
   __syncthreads();
   LoadKeys(p, key_cache, slots[last % 2], true, keys);
 
-  const ScoreMod score_mod(p);
+  const ScoreMod score_mod(p, p.scale);
   const uint32_t q_address = query.At(warp * S::kWarpRows + lane % 16, lane / 16);
   const uint32_t k_address = keys.At(lane / 16 * 8 + lane % 8, lane / 8 % 2);
   const uint32_t v_address = values.At(lane % 16, lane / 16);
@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(kThreads) PrefillKernel(const Params p, const 
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
     const Row rows[2] = {find_row(m, 0), find_row(m, 1)};
-    StoreRows<T>(p, o[m], rows, softmax[m], score_mod.factor);
+    StoreRows<T>(p, o[m], rows, softmax[m], score_mod.factor, 1);
   }
 }
 

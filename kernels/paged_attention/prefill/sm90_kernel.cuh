@@ -7,6 +7,7 @@
 // 2024, arXiv:2407.08608.
 #pragma once
 
+#include "paged_attention/prefill/sm90_mainloop_convert.cuh"
 #include "paged_attention/prefill/sm90_mainloop_load.cuh"
 #include "paged_attention/prefill/sm90_mainloop_mma.cuh"
 #include "pyxla/device/tensor_map.h"
@@ -16,27 +17,31 @@ namespace prefill {
 namespace sm90 {
 
 // Other GPUs' code for it is empty: it uses no shared memory, by which the host knows.
-template <typename T, int kHeadDim>
-__global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 1)
+template <typename S>
+__global__ void __launch_bounds__(S::kThreads, 1)
     PrefillKernel(const __grid_constant__ CUtensorMap map, const __grid_constant__ Params p,
                   const __grid_constant__ Plan plan, int run_keys) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using S = Shape<kHeadDim>;
   extern __shared__ uint8_t dynamic[];
-  constexpr int kThreads = S::kThreads, kConsumerThreads = S::kConsumerThreads;
-  __shared__ SharedStorage<kHeadDim> shared;
+  constexpr int kConsumerThreads = S::kConsumerThreads, kFixupThreads = S::kFixupThreads;
+  __shared__ SharedStorage<S> shared;
   const uint32_t base = (shared_address(dynamic) + 1023) / 1024 * 1024;
   const uint32_t keys = base + S::kQueryStages * S::kQueryBytes, values = keys + kStages * S::kTileBytes;
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      mbarrier_init(shared_address(&shared.k_full[i]), 1);
+      mbarrier_init(shared_address(&shared.k_full[i]), S::kIsFloat8 ? kFixupThreads : 1);
       mbarrier_init(shared_address(&shared.k_empty[i]), kConsumerThreads);
-      mbarrier_init(shared_address(&shared.v_full[i]), 1);
-      mbarrier_init(shared_address(&shared.v_empty[i]), kConsumerThreads + kFixupThreads);
-      mbarrier_init(shared_address(&shared.v_fixed[i]), kFixupThreads);
+      mbarrier_init(shared_address(&shared.v_full[i]), S::kIsFloat8 ? kFixupThreads : 1);
+      mbarrier_init(shared_address(&shared.v_empty[i]), kConsumerThreads + (S::kIsFloat8 ? 0 : kFixupThreads));
+      if (S::kIsFloat8) {
+        mbarrier_init(shared_address(&shared.bytes_full[i]), 1);
+        mbarrier_init(shared_address(&shared.bytes_empty[i]), kFixupThreads);
+      } else {
+        mbarrier_init(shared_address(&shared.v_fixed[i]), kFixupThreads);
+      }
       mbarrier_init(shared_address(&shared.work_full[i]), 1);
-      mbarrier_init(shared_address(&shared.work_empty[i]), kThreads - kWarpSize);
+      mbarrier_init(shared_address(&shared.work_empty[i]), kConsumerThreads + kWarpSize + kFixupThreads);
       mbarrier_init(shared_address(&shared.q_full[i]), kWarpSize);
       mbarrier_init(shared_address(&shared.q_empty[i]), kConsumerThreads);
     }
@@ -47,49 +52,65 @@ __global__ void __launch_bounds__(Shape<kHeadDim>::kThreads, 1)
 
   if (threadIdx.x < kConsumerThreads) {
     warpgroup_reg_alloc<S::kConsumerRegisters>();
-    RunConsumer<T, kHeadDim>(p, plan, shared, base, keys, values);
+    RunConsumer<S>(p, plan, shared, base, keys, values);
+  } else if (S::kHasConverter && threadIdx.x >= kConsumerThreads + kWarpgroupSize) {
+    if constexpr (S::kHasConverter) {
+      warpgroup_reg_dealloc<S::kConverterRegisters>();
+      RunConverter<S>(p, shared, keys, values);
+    }
   } else {
     warpgroup_reg_dealloc<S::kProducerRegisters>();
     if (threadIdx.x < kConsumerThreads + kWarpSize) {
-      RunScheduler<T, kHeadDim>(p, plan, shared, base, count);
-    } else if (threadIdx.x < kThreads - kFixupThreads) {
-      RunProducer<T, kHeadDim>(p, map, shared, keys, values, run_keys);
-    } else {
-      RunFixup<T, kHeadDim>(p, shared, values);
+      RunScheduler<S>(p, plan, shared, base, count);
+    } else if (threadIdx.x < kConsumerThreads + 2 * kWarpSize) {
+      RunProducer<S>(p, map, shared, keys, values, run_keys);
+    } else if constexpr (!S::kIsFloat8) {
+      RunFixup<S>(p, shared, values);
+    } else if constexpr (!S::kHasConverter) {
+      RunConverter<S>(p, shared, keys, values);
     }
   }
 #endif
 }
 
 // The cache as [kv_heads][rows / 8][head_dim / 64][8][64], rows = 2 * blocks * block_size; a box is a run of one
-// head.
-template <typename T, int kHeadDim>
+// head. A float8 cache's bytes are not permuted, and a row is together.
+template <typename S>
 cudaError_t MakeMap(const Params& p, int run_keys, CUtensorMap* map) {
-  const int64_t row = p.kv_heads * kHeadDim, rows = 2 * p.blocks * p.block_size;
-  const auto type = std::is_same_v<T, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  constexpr int kColumns = S::kIsFloat8 ? S::kHeadDim : 64, kParts = S::kHeadDim / kColumns;
+  const int64_t row = p.kv_heads * S::kHeadDim, rows = 2 * p.blocks * p.block_size;
+  const auto type = S::kIsFloat8                             ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                    : std::is_same_v<typename S::Kv, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                             : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   return pyxla::MakeTensorMap(p.kv_cache, type,
-                              {{64, 1, 64},
+                              {{kColumns, 1, kColumns},
                                {8, row, 8},
-                               {kHeadDim / 64, 64, kHeadDim / 64},
+                               {kParts, kColumns, kParts},
                                {rows / 8, 8 * row, run_keys / 8},
-                               {p.kv_heads, kHeadDim, 1}},
+                               {p.kv_heads, S::kHeadDim, 1}},
                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, map);
 }
 
-// Whether the kernel is there for this GPU and takes these arguments; if so, launches it.
-template <typename T, int kHeadDim>
-cudaError_t Launch(cudaStream_t stream, const Params& p, bool* launched) {
-  using S = Shape<kHeadDim>;
-  const auto kernel = PrefillKernel<T, kHeadDim>;
+// Whether the kernel is there for this GPU and takes these arguments.
+template <typename S>
+cudaError_t Covers(const Params& p, bool* covers) {
   cudaFuncAttributes attributes;
-  cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
-  *launched = attributes.sharedSizeBytes > 0 && p.block_size % 8 == 0 && p.blocks > 0;
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, PrefillKernel<S>);
+  *covers = error == cudaSuccess && attributes.sharedSizeBytes > 0 && p.block_size % 8 == 0 && p.blocks > 0;
+  return error;
+}
+
+// Launches it, if so.
+template <typename S>
+cudaError_t Launch(cudaStream_t stream, const Params& p, bool* launched) {
+  const auto kernel = PrefillKernel<S>;
+  cudaError_t error = Covers<S>(p, launched);
   if (error != cudaSuccess || !*launched) return error;
 
   int run_keys = 8;
   while (S::kKeys % (2 * run_keys) == 0 && p.block_size % (2 * run_keys) == 0) run_keys *= 2;
   CUtensorMap map;
-  error = MakeMap<T, kHeadDim>(p, run_keys, &map);
+  error = MakeMap<S>(p, run_keys, &map);
   if (error != cudaSuccess) return error;
   int device, sms;
   error = cudaGetDevice(&device);

@@ -22,13 +22,13 @@ __device__ inline int FindRun(const Params& p, const Tile& tile, int t, int run_
 }
 
 // One warp. Keys of a page that does not exist become NaN, which reaches only the rows that see them; its values zero.
-template <typename T, int kHeadDim>
+template <typename S>
 __device__ inline void LoadRuns(const CUtensorMap& map, uint32_t full, uint32_t to, int run, int run_keys,
-                                int first_row, int kv_head, T wrong) {
-  const int bytes = run_keys * kHeadDim * 2, lane = threadIdx.x % kWarpSize;
+                                int first_row, int kv_head, bool are_values) {
+  const int bytes = run_keys * S::kHeadDim * static_cast<int>(sizeof(typename S::Kv)), lane = threadIdx.x % kWarpSize;
   const uint32_t mine = to + lane * bytes;
   if (__any_sync(kAllLanes, run == kWrongBlock)) {
-    const uint32_t fill = Pack<T>(static_cast<float>(wrong), static_cast<float>(wrong));
+    const uint32_t fill = are_values ? 0 : 0x7fff7fff;  // NaN in each dtype
     for (int i = 0; i < bytes && run == kWrongBlock; i += 16) st_shared_v4(mine + i, fill);
     fence_proxy_async_shared();
   }
@@ -40,11 +40,11 @@ __device__ inline void LoadRuns(const CUtensorMap& map, uint32_t full, uint32_t 
 
 // The scheduler warp: takes work tiles and loads their Q. It is about a work tile ahead of the others, and no further,
 // because no other CTA can compute a work tile that this one has taken.
-template <typename T, int kHeadDim>
-__device__ inline void RunScheduler(const Params& p, const Plan& plan, SharedStorage<kHeadDim>& shared,
-                                    uint32_t queries, int count) {
-  using S = Shape<kHeadDim>;
-  constexpr int kChunks = kHeadDim / kChunk;
+template <typename S>
+__device__ inline void RunScheduler(const Params& p, const Plan& plan, SharedStorage<S>& shared, uint32_t queries,
+                                    int count) {
+  using T = typename S::T;
+  constexpr int kHeadDim = S::kHeadDim, kChunks = kHeadDim / kChunk;
   PipelineState<> work_ring;
   PipelineState<1> begun_ring;
   PipelineState<S::kQueryStages> query_ring;
@@ -92,12 +92,12 @@ __device__ inline void RunScheduler(const Params& p, const Plan& plan, SharedSto
   }
 }
 
-// The load warp: copies K and V in the order in which the consumers need them.
-template <typename T, int kHeadDim>
-__device__ inline void RunProducer(const Params& p, const CUtensorMap& map, SharedStorage<kHeadDim>& shared,
-                                   uint32_t keys, uint32_t values, int run_keys) {
-  using S = Shape<kHeadDim>;
-  PipelineState<> key_ring, value_ring, work_ring;
+// The load warp: copies K and V in the order in which the consumers need them. A float8 cache's go to the ring of bytes
+// at `values`' end.
+template <typename S>
+__device__ inline void RunProducer(const Params& p, const CUtensorMap& map, SharedStorage<S>& shared, uint32_t keys,
+                                   uint32_t values, int run_keys) {
+  PipelineState<> key_ring, value_ring, bytes_ring, work_ring;
   const int value_row = static_cast<int>(p.blocks * p.block_size / 8);
   for (;;) {
     const WorkTile work = NextWorkTile(shared, work_ring);
@@ -109,17 +109,26 @@ __device__ inline void RunProducer(const Params& p, const CUtensorMap& map, Shar
     int run = FindRun<S::kKeys>(p, tile, last, run_keys), previous = kUnseen;
     for (int t = last; t >= first - 1; --t) {
       const int next = t > first ? FindRun<S::kKeys>(p, tile, t - 1, run_keys) : kUnseen;
-      if (t >= first) {
-        mbarrier_wait(At(shared.k_empty, key_ring), key_ring.Phase() ^ 1);
-        LoadRuns<T, kHeadDim>(map, At(shared.k_full, key_ring), keys + key_ring.Stage() * S::kTileBytes, run, run_keys,
-                              0, work.kv_head, static_cast<T>(NAN));
-        ++key_ring.count;
-      }
-      if (t < last) {
-        mbarrier_wait(At(shared.v_empty, value_ring), value_ring.Phase() ^ 1);
-        LoadRuns<T, kHeadDim>(map, At(shared.v_full, value_ring), values + value_ring.Stage() * S::kTileBytes, previous,
-                              run_keys, value_row, work.kv_head, static_cast<T>(0.0f));
-        ++value_ring.count;
+      if constexpr (S::kIsFloat8) {
+        const uint32_t bytes = values + kStages * S::kTileBytes;
+        for (int are_values = t < first; are_values <= (t < last); ++are_values, ++bytes_ring.count) {
+          mbarrier_wait(At(shared.bytes_empty, bytes_ring), bytes_ring.Phase() ^ 1);
+          LoadRuns<S>(map, At(shared.bytes_full, bytes_ring), bytes + bytes_ring.Stage() * S::kBytesStage,
+                      are_values ? previous : run, run_keys, are_values ? value_row : 0, work.kv_head, are_values);
+        }
+      } else {
+        if (t >= first) {
+          mbarrier_wait(At(shared.k_empty, key_ring), key_ring.Phase() ^ 1);
+          LoadRuns<S>(map, At(shared.k_full, key_ring), keys + key_ring.Stage() * S::kTileBytes, run, run_keys, 0,
+                      work.kv_head, false);
+          ++key_ring.count;
+        }
+        if (t < last) {
+          mbarrier_wait(At(shared.v_empty, value_ring), value_ring.Phase() ^ 1);
+          LoadRuns<S>(map, At(shared.v_full, value_ring), values + value_ring.Stage() * S::kTileBytes, previous,
+                      run_keys, value_row, work.kv_head, true);
+          ++value_ring.count;
+        }
       }
       previous = run;
       run = next;
@@ -128,11 +137,10 @@ __device__ inline void RunProducer(const Params& p, const CUtensorMap& map, Shar
 }
 
 // The fix-up warps: zero the values that not all rows of the tile may multiply, because 0 * NaN is NaN.
-template <typename T, int kHeadDim>
-__device__ inline void RunFixup(const Params& p, SharedStorage<kHeadDim>& shared, uint32_t values) {
-  using S = Shape<kHeadDim>;
-  constexpr int kChunks = kHeadDim / kChunk;
-  const int thread = threadIdx.x - (S::kThreads - kFixupThreads);
+template <typename S>
+__device__ inline void RunFixup(const Params& p, SharedStorage<S>& shared, uint32_t values) {
+  constexpr int kHeadDim = S::kHeadDim, kChunks = kHeadDim / kChunk;
+  const int thread = threadIdx.x - (S::kThreads - S::kFixupThreads);
   PipelineState<> work_ring, value_ring;
   for (;;) {
     const WorkTile work = NextWorkTile(shared, work_ring);
@@ -144,12 +152,12 @@ __device__ inline void RunFixup(const Params& p, SharedStorage<kHeadDim>& shared
       mbarrier_wait(At(shared.v_full, value_ring), value_ring.Phase());
       if (!IsFull<S::kKeys>(p, tile, t)) {
         const SwizzledTile<kHeadDim> stage{values + value_ring.Stage() * S::kTileBytes};
-        for (int row = thread; row < S::kKeys; row += kFixupThreads) {
+        for (int row = thread; row < S::kKeys; row += S::kFixupThreads) {
           const int key = t * S::kKeys + row;
           const auto at = [&](int chunk) { return stage.At(row, chunk); };
           const bool is_seen = key >= tile.key_begin && key < tile.key_end;
           for (int chunk = 0; chunk < kChunks && !is_seen; ++chunk) st_shared_v4(at(chunk), 0);
-          shared.has_nonfinite[value_ring.Stage()][row] = is_seen && ZeroNonFinite<T, kChunks>(at);
+          shared.has_nonfinite[value_ring.Stage()][row] = is_seen && ZeroNonFinite<typename S::T, kChunks>(at);
         }
         fence_proxy_async_shared();
         mbarrier_arrive(At(shared.v_fixed, value_ring));

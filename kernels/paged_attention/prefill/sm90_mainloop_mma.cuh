@@ -57,14 +57,15 @@ __device__ inline void RescaleO(Accumulator<kColumns>& o, const float (&rescale)
 }
 
 // A consumer warpgroup: computes 64 rows of each work tile.
-template <typename T, int kHeadDim>
-__device__ inline void RunConsumer(const Params& p, const Plan& plan, SharedStorage<kHeadDim>& shared, uint32_t queries,
+template <typename S>
+__device__ inline void RunConsumer(const Params& p, const Plan& plan, SharedStorage<S>& shared, uint32_t queries,
                                    uint32_t keys, uint32_t values) {
-  using S = Shape<kHeadDim>;
-  constexpr int kColumns = kHeadDim / 8, kKeyColumns = S::kKeys / 8;
+  using T = typename S::T;
+  constexpr int kHeadDim = S::kHeadDim, kColumns = kHeadDim / 8, kKeyColumns = S::kKeys / 8;
   const int warpgroup = threadIdx.x / kWarpgroupSize, lane = threadIdx.x % kWarpSize;
   const int first_row = threadIdx.x / kWarpSize * 16 + lane / 4;
-  const ScoreMod score_mod(p);
+  ScoreMod score_mod(p, p.scale);
+  float value_scale = 1;
   PipelineState<> work_ring, key_ring, value_ring;
   PipelineState<S::kQueryStages> query_ring;
   uint32_t fixed_phases = 0;  // a bit for each stage
@@ -78,6 +79,10 @@ __device__ inline void RunConsumer(const Params& p, const Plan& plan, SharedStor
     const WorkTile work = NextWorkTile(shared, work_ring);
     const Tile& tile = work.tile;
     if (work.is_last) return;
+    if (S::kIsFloat8 && p.kv_scales != nullptr) {
+      score_mod = ScoreMod(p, p.scale * p.kv_scales[work.kv_head]);
+      value_scale = p.kv_scales[p.kv_heads + work.kv_head];
+    }
 
     const auto find_row = [&](int r) { return FindRow(plan, tile, work.kv_head, first_row + 8 * r); };
     const int positions[2] = {find_row(0).position, find_row(1).position};
@@ -95,7 +100,7 @@ __device__ inline void RunConsumer(const Params& p, const Plan& plan, SharedStor
       IssuePv<T>(o, frag_p, SwizzledTile<kHeadDim>{WarpUniform(values + value_ring.Stage() * S::kTileBytes)});
     };
     const auto wait_for_v = [&](int t) {
-      if (IsFull<S::kKeys>(p, tile, t)) {
+      if (S::kIsFloat8 || IsFull<S::kKeys>(p, tile, t)) {
         mbarrier_wait(At(shared.v_full, value_ring), value_ring.Phase());
       } else {
         mbarrier_wait(At(shared.v_fixed, value_ring), fixed_phases >> value_ring.Stage() & 1);
@@ -110,7 +115,8 @@ __device__ inline void RunConsumer(const Params& p, const Plan& plan, SharedStor
             const int key = t * S::kKeys + i + __ffs(found) - 1;
             const int64_t block = p.block_tables[tile.seq * p.max_blocks + key / p.block_size];
             const int64_t slot = (p.blocks + block) * p.block_size + key % p.block_size;
-            const T* from = static_cast<const T*>(p.kv_cache) + (slot * p.kv_heads + work.kv_head) * kHeadDim;
+            const auto* from =
+                static_cast<const typename S::Kv*>(p.kv_cache) + (slot * p.kv_heads + work.kv_head) * kHeadDim;
             AddNonFinite(o, from, positions, score_mod.window, key, kHeadDim);
           }
         }
@@ -191,7 +197,7 @@ __device__ inline void RunConsumer(const Params& p, const Plan& plan, SharedStor
     issue_pv();
     finish_pv(first);
     const Row rows[2] = {find_row(0), find_row(1)};
-    StoreRows<T>(p, o, rows, softmax, score_mod.factor);
+    StoreRows<T>(p, o, rows, softmax, score_mod.factor, value_scale);
   }
 }
 

@@ -1,5 +1,5 @@
 // The prefill kernel for sm_90a: who shares what, and which barriers say so. One CTA per SM, persistent, three
-// warpgroups (four for head_dim 64), two stages of each buffer (one of Q for head_dim 256):
+// warpgroups (four for head_dim 64), two stages of each buffer (one of Q for head_dim 256, or 128 and a float8 cache):
 //
 //   warpgroup 0, 1  consumers    64 rows each: S = Q K^T (wgmma_ss), softmax, O += P V (wgmma_rs), store O
 //   warpgroup 2     producer
@@ -7,9 +7,12 @@
 //     warp 1        load         copies K and V pages by TMA
 //     warp 2, 3     V fix-up     zeroes what not all rows of the tile may multiply: 0 * NaN is NaN
 //
+//   A float8 cache has no V fix-up warps, but these (warp 2 and 3 for head_dim 64, else a warpgroup more):
+//                   convert      K and V from the copied bytes to T, and V's fix-up
+//
 //   barrier          completed by                       waited for by
 //   work_full        scheduler (1)                      everybody else
-//   work_empty       everybody else (kThreads - 32)     scheduler
+//   work_empty       everybody else                     scheduler
 //   loads_begun      load (1)                           scheduler, before it takes the tile after the next
 //   q_full           scheduler (32)                     consumers
 //   q_empty          consumers (256)                    scheduler
@@ -18,6 +21,11 @@
 //   v_full           load (1), and bytes of TMA         V fix-up; consumers, where all rows see the whole KV tile
 //   v_fixed          V fix-up (64)                      consumers, of the other KV tiles
 //   v_empty          consumers and V fix-up (320)       load
+//   over a float8 cache, in place of the load's and the fix-up's part:
+//   bytes_full       load (1), and bytes of TMA         convert
+//   bytes_empty      convert (all of it)                load
+//   k_full, v_full   convert (all of it)                consumers
+//   k_empty, v_empty consumers (256)                    convert
 //   named 1, 2       the other consumer warpgroup       consumer 0, 1: their turn at the tensor cores
 #pragma once
 
@@ -33,23 +41,36 @@ namespace prefill {
 namespace sm90 {
 
 constexpr int kStages = 2;
-// Of the producer warpgroup: all but the scheduler warp and the load warp.
-constexpr int kFixupThreads = kWarpgroupSize - 2 * kWarpSize;
-
-template <int kHeadDim>
+// Rows of kHeadDim elements of T; keys and values are Kv, T or float8.
+template <typename T_, typename Kv_, int kHeadDim_>
 struct Shape {
+  using T = T_;
+  using Kv = Kv_;
+  static constexpr bool kIsFloat8 = sizeof(Kv) == 1;
+  static constexpr int kHeadDim = kHeadDim_;
   // Head size 64 has half the products and as many exponentials. Three consumers, each of which waits for its own
   // products, hide them for one another; two that overlap them with their own products do not.
   static constexpr bool kOverlaps = kHeadDim != 64;
   static constexpr int kConsumers = kOverlaps ? 2 : 3, kRows = 64 * kConsumers;
-  static constexpr int kConsumerThreads = kConsumers * kWarpgroupSize, kThreads = kConsumerThreads + kWarpgroupSize;
-  // Registers of a thread: the SM has 512 for each lane of the warps.
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 160;
-  static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32;
+  // Two warps of the producer fix V up. Two convert a float8 cache too where three consumers leave no registers for
+  // more; else a warpgroup of its own does.
+  static constexpr bool kHasConverter = kIsFloat8 && kConsumers == 2;
+  static constexpr int kFixupThreads = kHasConverter ? kWarpgroupSize : kWarpgroupSize - 2 * kWarpSize;
+  static constexpr int kWarpgroups = kConsumers + 1 + kHasConverter, kThreads = kWarpgroups * kWarpgroupSize;
+  static constexpr int kConsumerThreads = kConsumers * kWarpgroupSize;
+  // Registers of a thread: the warpgroups share those that the kernel is launched with.
+  static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
+  static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : kIsFloat8 ? 56 : 32;
+  static constexpr int kConverterRegisters = kHasConverter ? 72 : 0;
+  static constexpr int kConsumerRegisters =
+      (kWarpgroups * kLaunchRegisters - kProducerRegisters - kConverterRegisters) / kConsumers / 8 * 8;
   static constexpr int kKeys = kHeadDim <= 128 ? 128 : 64;
   static constexpr int kQueryBytes = kRows * kHeadDim * 2, kTileBytes = kKeys * kHeadDim * 2;
-  static constexpr int kQueryStages = kHeadDim <= 192 ? 2 : 1;
-  static constexpr int kSharedBytes = 1024 + kQueryStages * kQueryBytes + 2 * kStages * kTileBytes;
+  // A stage of what TMA copies of a float8 cache: keys or values.
+  static constexpr int kBytesStage = kIsFloat8 ? kKeys * kHeadDim : 0;
+  static constexpr int kQueryStages = kHeadDim <= (kIsFloat8 ? 64 : 192) ? 2 : 1;
+  static constexpr int kSharedBytes =
+      1024 + kQueryStages * kQueryBytes + 2 * kStages * kTileBytes + kStages * kBytesStage;
   static_assert(kSharedBytes <= 226 * 1024, "fits into the shared memory of sm_90");
 };
 
@@ -69,15 +90,16 @@ struct WorkTile {
 // - Q is loaded when the last Q of its stage has been multiplied with all its keys;
 // - K and V are loaded in the order in which they are multiplied, when the last ones of their stage have been;
 // - V that needs it is fixed when it is loaded, and multiplied when it is fixed.
-template <int kHeadDim>
+template <typename S>
 struct SharedStorage {
   uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
   uint64_t v_fixed[kStages];  // V that not all rows see can be multiplied by P = 0
   uint64_t q_full[kStages], q_empty[kStages], work_full[kStages], work_empty[kStages];
-  uint64_t loads_begun;  // of the last work tile that was passed on
+  uint64_t bytes_full[kStages], bytes_empty[kStages];  // over a float8 cache
+  uint64_t loads_begun;                                // of the last work tile that was passed on
   WorkTile work[kStages];
   uint8_t has_nonfinite[kStages][128];  // keys whose values were not finite
-  TileScheduler<Shape<kHeadDim>::kRows, Shape<kHeadDim>::kThreads> tiles;
+  TileScheduler<S::kRows, S::kThreads> tiles;
 };
 
 // Counts uses of a ring of stages.
@@ -94,8 +116,8 @@ __device__ inline uint32_t At(const uint64_t (&barriers)[kStages], const Pipelin
 }
 
 // The next work tile, for all warps but the scheduler.
-template <int kHeadDim>
-__device__ inline WorkTile NextWorkTile(const SharedStorage<kHeadDim>& shared, PipelineState<>& ring) {
+template <typename S>
+__device__ inline WorkTile NextWorkTile(const SharedStorage<S>& shared, PipelineState<>& ring) {
   mbarrier_wait(At(shared.work_full, ring), ring.Phase());
   const WorkTile work = shared.work[ring.Stage()];
   mbarrier_arrive(At(shared.work_empty, ring));

@@ -21,10 +21,11 @@ struct ScoreMod {
   float soft_cap, factor;
   int window;
 
-  __device__ explicit ScoreMod(const Params& p)
-      : is_plain(p.scale > 0 && p.soft_cap == 0 && !p.alibi_slopes),
+  // logit_scale: of a product of query and key as it is stored.
+  __device__ ScoreMod(const Params& p, float logit_scale)
+      : is_plain(logit_scale > 0 && p.soft_cap == 0 && !p.alibi_slopes),
         has_alibi(p.alibi_slopes != nullptr),
-        scale(p.soft_cap > 0 ? p.scale / p.soft_cap : p.scale * kLog2E),
+        scale(p.soft_cap > 0 ? logit_scale / p.soft_cap : logit_scale * kLog2E),
         soft_cap(p.soft_cap * kLog2E),
         factor(is_plain ? scale : 1.0f),
         window(static_cast<int>(min(p.window, static_cast<int64_t>(INT32_MAX)))) {}

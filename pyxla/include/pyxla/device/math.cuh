@@ -81,4 +81,13 @@ __device__ inline uint32_t E4m3x2ToHalf2(uint32_t pair) {
 #endif
 }
 
+/** The same as two of T, __half or __nv_bfloat16, which hold each exactly, too. */
+template <typename T>
+__device__ inline uint32_t E4m3x2To(uint32_t pair) {
+  const uint32_t halves = E4m3x2ToHalf2(pair);
+  if constexpr (std::is_same_v<T, __half>) return halves;
+  const float2 numbers = __half22float2(reinterpret_cast<const __half2&>(halves));
+  return Pack<T>(numbers.x, numbers.y);
+}
+
 }  // namespace pyxla

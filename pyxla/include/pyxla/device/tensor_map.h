@@ -18,13 +18,14 @@ struct BoxedDimension {
 };
 
 /**
- * Describes a tensor of 16-bit elements, at most five dimensions, the innermost first, of which 64 are in a box: in
- * shared memory the eight 16-byte chunks of these 128 bytes are permuted by the row (SwizzledTile). What a box
- * has of places outside of the tensor is zero.
+ * Describes a tensor of at most five dimensions, the innermost first. Of 16-bit elements a box has 64 of that one: in
+ * shared memory the eight 16-byte chunks of these 128 bytes are permuted by the row (SwizzledTile). A box of bytes
+ * (CU_TENSOR_MAP_DATA_TYPE_UINT8) is not permuted. What a box has of places outside of the tensor is zero.
  */
 inline cudaError_t MakeTensorMap(const void* tensor, CUtensorMapDataType type,
                                  std::initializer_list<BoxedDimension> dimensions, CUtensorMapL2promotion promotion,
                                  CUtensorMap* map) {
+  const bool is_bytes = type == CU_TENSOR_MAP_DATA_TYPE_UINT8;
   constexpr int kMaxRank = 5;
   if (dimensions.size() > kMaxRank) return cudaErrorInvalidValue;
   // By name, because libcuda.so is not there where the library is built or loaded without a GPU.
@@ -38,13 +39,13 @@ inline cudaError_t MakeTensorMap(const void* tensor, CUtensorMapDataType type,
   cuuint32_t box[kMaxRank], steps[kMaxRank], rank = 0;
   for (const BoxedDimension& dimension : dimensions) {
     sizes[rank] = dimension.size;
-    bytes[rank] = dimension.stride * 2;
+    bytes[rank] = dimension.stride * (is_bytes ? 1 : 2);
     box[rank] = dimension.box;
     steps[rank++] = 1;
   }
   const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function)(
       map, type, rank, const_cast<void*>(tensor), sizes, bytes + 1, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      is_bytes ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
