@@ -3,12 +3,21 @@
 
 namespace paged_attention {
 
+// Up to this many tokens, a few for each sequence, the decode kernel takes all: a prefill can only be short, and a
+// launch of the prefill kernel takes 5 us even if there is none. See NOTES.md.
+constexpr int64_t kFewTokens = 128;
+
+// Whether the shapes are those of decodes, with one new token for each sequence or a few.
+bool IsDecodeCall(const Params& p) {
+  return p.tokens <= p.seqs || (p.tokens <= kFewTokens && p.tokens <= p.seqs * DecodeTokens(p));
+}
+
 // The choice is that of shapes and dtypes alone, because the lengths are on the device, where each kernel looks for
-// what is its own. Of no more rows than sequences there is no prefill to speak of: the decode kernel takes all.
+// what is its own.
 cudaError_t LaunchPagedAttention(cudaStream_t stream, const Params& params) {
   if (params.tokens == 0) return cudaSuccess;
   if (DecodeCovers(params)) {
-    const bool has_prefill = params.tokens > params.seqs && PrefillCovers(params);
+    const bool has_prefill = !IsDecodeCall(params) && PrefillCovers(params);
     const cudaError_t error = LaunchDecode(stream, params, !has_prefill);
     if (error != cudaSuccess || !has_prefill) return error;
     return LaunchPrefill(stream, params);

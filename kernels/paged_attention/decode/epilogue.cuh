@@ -75,17 +75,18 @@ __device__ inline void ReduceSplits(const Params& p, const Plan& plan, const Wor
     const float* sources = workspace.o + row * plan.d + (column < plan.d ? column : 0);
 #pragma unroll 1
     for (int begin = 0; begin < work.splits; begin += kUnroll) {
-      // The lane of a split's number has its slot, m and l. A split that does not exist loads the last one, and counts
-      // as zero below: with a condition at each load the compiler makes every load wait for the one before it.
+      // The lane of a split's number has its slot, m and l. A split that does not exist loads the last one, without
+      // use: with a condition at each load the compiler makes every load wait for the one before it.
       const int split = min(begin + lane, work.splits - 1), slot = (first + split * plan.kv_heads) % plan.slots;
-      const float2 mine = __ldcg(workspace.m_l + int64_t{slot} * Shape::kRows + row);
+      float2 mine;
+      ld_global_cg(mine, reinterpret_cast<const float*>(workspace.m_l + int64_t{slot} * Shape::kRows + row));
       Columns<float, kCount> parts[kUnroll];
 #pragma unroll
       for (int i = 0; i < kUnroll; ++i) {
         const float* source = sources + __shfl_sync(kAllLanes, slot, i) * (Shape::kRows * plan.d);
 #pragma unroll
         for (int j = 0; j < kCount; j += kPartColumns) {
-          reinterpret_cast<Part&>(parts[i].values[j]) = __ldcg(reinterpret_cast<const Part*>(source + j));
+          ld_global_cg(reinterpret_cast<Part&>(parts[i].values[j]), source + j);
         }
       }
       const bool is_split = lane < kUnroll && begin + lane < work.splits;
@@ -102,10 +103,9 @@ __device__ inline void ReduceSplits(const Params& p, const Plan& plan, const Wor
 #pragma unroll
       for (int i = 0; i < kUnroll; ++i) {
         const float part_rescale = __shfl_sync(kAllLanes, split_rescale, i);
+        if (begin + i >= work.splits) continue;
 #pragma unroll
-        for (int j = 0; j < kCount; ++j) {
-          o.values[j] += part_rescale * (begin + i < work.splits ? parts[i].values[j] : 0.0f);
-        }
+        for (int j = 0; j < kCount; ++j) o.values[j] += part_rescale * parts[i].values[j];
       }
     }
 #pragma unroll

@@ -41,6 +41,18 @@ __device__ inline int ld_acquire_gpu(const int* pointer) {
   return value;
 }
 
+/** Loads 8 bytes of global memory from L2, where the load stands: the compiler does not move it to its first use. */
+__device__ inline void ld_global_cg(float2& out, const float* pointer) {
+  asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(out.x), "=f"(out.y) : "l"(pointer));
+}
+
+/** The same of 16 bytes. */
+__device__ inline void ld_global_cg(float4& out, const float* pointer) {
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(out.x), "=f"(out.y), "=f"(out.z), "=f"(out.w)
+               : "l"(pointer));
+}
+
 /** Fetches a line of global memory into L2. */
 __device__ inline void prefetch_l2(const void* pointer) { asm volatile("prefetch.global.L2 [%0];" ::"l"(pointer)); }
 
