@@ -7,7 +7,7 @@
 //     warp 1        load         copies K and V pages by TMA
 //     warp 2, 3     V fix-up     zeroes what not all rows of the tile may multiply: 0 * NaN is NaN
 //
-//   A float8 cache has no V fix-up warps, but these (warp 2 and 3 for head_dim 64, else a warpgroup more):
+//   Over a float8 cache convert warps take the place of V fix-up: warp 2 and 3 for head_dim 64, else a warpgroup more:
 //                   convert      K and V from the copied bytes to T, and V's fix-up
 //
 //   barrier          completed by                       waited for by
@@ -23,8 +23,8 @@
 //   v_empty          consumers and V fix-up (320)       load
 //   over a float8 cache, in place of the load's and the fix-up's part:
 //   bytes_full       load (1), and bytes of TMA         convert
-//   bytes_empty      convert (all of it)                load
-//   k_full, v_full   convert (all of it)                consumers
+//   bytes_empty      convert (64 or 128)                load
+//   k_full, v_full   convert (64 or 128)                consumers
 //   k_empty, v_empty consumers (256)                    convert
 //   named 1, 2       the other consumer warpgroup       consumer 0, 1: their turn at the tensor cores
 #pragma once
@@ -41,6 +41,7 @@ namespace prefill {
 namespace sm90 {
 
 constexpr int kStages = 2;
+
 // Rows of kHeadDim elements of T; keys and values are Kv, T or float8.
 template <typename T_, typename Kv_, int kHeadDim_>
 struct Shape {
@@ -52,8 +53,8 @@ struct Shape {
   // products, hide them for one another; two that overlap them with their own products do not.
   static constexpr bool kOverlaps = kHeadDim != 64;
   static constexpr int kConsumers = kOverlaps ? 2 : 3, kRows = 64 * kConsumers;
-  // Two warps of the producer fix V up. Two convert a float8 cache too where three consumers leave no registers for
-  // more; else a warpgroup of its own does.
+  // Two warps of the producer fix V up, or convert a float8 cache. Two consumers leave registers for a warpgroup that
+  // converts.
   static constexpr bool kHasConverter = kIsFloat8 && kConsumers == 2;
   static constexpr int kFixupThreads = kHasConverter ? kWarpgroupSize : kWarpgroupSize - 2 * kWarpSize;
   static constexpr int kWarpgroups = kConsumers + 1 + kHasConverter, kThreads = kWarpgroups * kWarpgroupSize;
