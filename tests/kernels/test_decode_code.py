@@ -1,0 +1,41 @@
+"""The machine code of paged_attention's decode kernels on sm_90a: what a source cannot make the compiler keep."""
+
+import re
+import subprocess
+
+import pytest
+
+from devtool import project
+from devtool.profile.sass import find_cuobjdump
+
+_KERNEL = re.compile(r"Function : (\S*DecodeKernel\S*Shape\S+?Li(\d+)ELi\d\S*)")
+# The loads of ld_global_cg, and the first register that each writes.
+_LOAD = re.compile(r"LDG\.E(?:\.64|\.128)?\.STRONG\.GPU (R\d+),")
+
+
+def loads_of_decode(code: str) -> dict[tuple[str, int], list[str]]:
+    """Kernel and head size -> the registers of its loads of splits, in their order."""
+    kernels = {}
+    for function in re.split(r"(?=\bFunction : )", code):
+        if found := _KERNEL.match(function):
+            kernels[found[1], int(found[2])] = _LOAD.findall(function)
+    return kernels
+
+
+def test_reduction_loads_do_not_wait_for_one_another():
+    """ReduceSplits issues the loads of eight splits, or four for head size 256, before it uses one. If the compiler
+    gives them one register, each waits for the one before it, and few long contexts take 10 % longer."""
+    library, cuobjdump = project.library("paged_attention"), find_cuobjdump()
+    if not library.is_file() or cuobjdump is None:
+        pytest.skip("needs a built library of paged_attention, and cuobjdump")
+    command = [cuobjdump, "-sass", "-arch", "sm_90a", library]
+    code = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    if "Function" not in code:
+        pytest.skip("needs a library with CUDA code: devtool build paged_attention --cuda on")
+
+    kernels = loads_of_decode(code)
+    assert len(kernels) == 15, "three dtypes of three head sizes, two of them in tiles of eight and sixteen rows"
+    # Two loads for each split of head size 256, of which the compiler lets two share registers.
+    least = {64: 8, 128: 8, 256: 6}
+    waiting = {kernel: loads for (kernel, d), loads in kernels.items() if len(set(loads)) < least[d]}
+    assert not waiting
