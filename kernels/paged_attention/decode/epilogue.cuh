@@ -65,8 +65,7 @@ template <typename Shape>
 __device__ inline void ReduceSplits(const Params& p, const Plan& plan, const WorkTile& work, const Workspace& workspace,
                                     int index) {
   constexpr int kCount = Shape::kDim / kWarpSize, kUnroll = kCount == 8 ? 4 : 8;
-  using Part = std::conditional_t<kCount == 2, float2, float4>;
-  constexpr int kPartColumns = sizeof(Part) / sizeof(float);
+  constexpr int kPartColumns = kCount == 2 ? 2 : 4;
   const int lane = Lane(), column = lane * kCount, first = index - work.split * plan.kv_heads;
 #pragma unroll 1
   for (int row = threadIdx.x / kWarpSize; row < work.rows; row += Shape::kWarps) {
@@ -78,7 +77,7 @@ __device__ inline void ReduceSplits(const Params& p, const Plan& plan, const Wor
       // The lane of a split's number has its slot, m and l. A split that does not exist loads the last one, without
       // use: with a condition at each load the compiler makes every load wait for the one before it.
       const int split = min(begin + lane, work.splits - 1), slot = (first + split * plan.kv_heads) % plan.slots;
-      float2 mine;
+      float mine[2];
       ld_global_cg(mine, reinterpret_cast<const float*>(workspace.m_l + int64_t{slot} * Shape::kRows + row));
       Columns<float, kCount> parts[kUnroll];
 #pragma unroll
@@ -86,18 +85,18 @@ __device__ inline void ReduceSplits(const Params& p, const Plan& plan, const Wor
         const float* source = sources + __shfl_sync(kAllLanes, slot, i) * (Shape::kRows * plan.d);
 #pragma unroll
         for (int j = 0; j < kCount; j += kPartColumns) {
-          ld_global_cg(reinterpret_cast<Part&>(parts[i].values[j]), source + j);
+          ld_global_cg(reinterpret_cast<float (&)[kPartColumns]>(parts[i].values[j]), source + j);
         }
       }
       const bool is_split = lane < kUnroll && begin + lane < work.splits;
-      float largest = fmaxf(m, is_split ? mine.x : -INFINITY);
+      float largest = fmaxf(m, is_split ? mine[0] : -INFINITY);
 #pragma unroll
       for (int lanes = kWarpSize / 2; lanes > 0; lanes /= 2) {
         largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
       }
-      const float split_rescale = Exp2Minus(mine.x, largest), rescale = Exp2Minus(m, largest);
+      const float split_rescale = Exp2Minus(mine[0], largest), rescale = Exp2Minus(m, largest);
       m = largest;
-      l = l * rescale + (is_split ? split_rescale * mine.y : 0);
+      l = l * rescale + (is_split ? split_rescale * mine[1] : 0);
 #pragma unroll
       for (int j = 0; j < kCount; ++j) o.values[j] *= rescale;
 #pragma unroll

@@ -42,14 +42,14 @@ __device__ inline int ld_acquire_gpu(const int* pointer) {
 }
 
 /** Loads 8 bytes of global memory from L2, where the load stands: the compiler does not move it to its first use. */
-__device__ inline void ld_global_cg(float2& out, const float* pointer) {
-  asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(out.x), "=f"(out.y) : "l"(pointer));
+__device__ inline void ld_global_cg(float (&out)[2], const float* pointer) {
+  asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(out[0]), "=f"(out[1]) : "l"(pointer));
 }
 
 /** The same of 16 bytes. */
-__device__ inline void ld_global_cg(float4& out, const float* pointer) {
+__device__ inline void ld_global_cg(float (&out)[4], const float* pointer) {
   asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(out.x), "=f"(out.y), "=f"(out.z), "=f"(out.w)
+               : "=f"(out[0]), "=f"(out[1]), "=f"(out[2]), "=f"(out[3])
                : "l"(pointer));
 }
 
