@@ -65,7 +65,8 @@ template <typename Shape>
 __device__ inline void ReduceSplits(const Params& p, const Plan& plan, const WorkTile& work, const Workspace& workspace,
                                     int index) {
   constexpr int kCount = Shape::kDim / kWarpSize, kUnroll = kCount == 8 ? 4 : 8;
-  constexpr int kPartColumns = kCount == 2 ? 2 : 4;
+  using Part = std::conditional_t<kCount == 2, F32x2, F32x4>;
+  constexpr int kPartColumns = sizeof(Part) / sizeof(float);
   const int lane = Lane(), column = lane * kCount, first = index - work.split * plan.kv_heads;
 #pragma unroll 1
   for (int row = threadIdx.x / kWarpSize; row < work.rows; row += Shape::kWarps) {
@@ -77,7 +78,7 @@ __device__ inline void ReduceSplits(const Params& p, const Plan& plan, const Wor
       // The lane of a split's number has its slot, m and l. A split that does not exist loads the last one, without
       // use: with a condition at each load the compiler makes every load wait for the one before it.
       const int split = min(begin + lane, work.splits - 1), slot = (first + split * plan.kv_heads) % plan.slots;
-      float mine[2];
+      F32x2 mine;
       ld_global_cg(mine, reinterpret_cast<const float*>(workspace.m_l + int64_t{slot} * Shape::kRows + row));
       Columns<float, kCount> parts[kUnroll];
 #pragma unroll
@@ -85,7 +86,7 @@ __device__ inline void ReduceSplits(const Params& p, const Plan& plan, const Wor
         const float* source = sources + __shfl_sync(kAllLanes, slot, i) * (Shape::kRows * plan.d);
 #pragma unroll
         for (int j = 0; j < kCount; j += kPartColumns) {
-          ld_global_cg(reinterpret_cast<float (&)[kPartColumns]>(parts[i].values[j]), source + j);
+          ld_global_cg(reinterpret_cast<Part&>(parts[i].values[j]), source + j);
         }
       }
       const bool is_split = lane < kUnroll && begin + lane < work.splits;

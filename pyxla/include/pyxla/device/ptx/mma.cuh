@@ -12,10 +12,10 @@
 
 namespace pyxla::ptx {
 
-/** Four float registers: a thread's part of an accumulator [16 x 8]. */
-using F32x4 = float[4];
-
-/** c [16 x 8] += a [16 x 16] * b [16 x 8]; a and b are of T, __half or __nv_bfloat16, c is of float. */
+/**
+ * c [16 x 8] += a [16 x 16] * b [16 x 8]; a and b are of T, __half or __nv_bfloat16. c is a thread's part of an
+ * accumulator of float.
+ */
 template <typename T>
 __device__ inline void mma_m16n8k16(F32x4& c, const B32x4& a, uint32_t b0, uint32_t b1) {
   if constexpr (std::is_same_v<T, __half>) {
