@@ -1,7 +1,9 @@
 """The machine code of paged_attention's decode kernels on sm_90a: what a source cannot make the compiler keep."""
 
+import os
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -29,7 +31,9 @@ def test_reduction_loads_do_not_wait_for_one_another():
     if not library.is_file() or cuobjdump is None:
         pytest.skip("needs a built library of paged_attention, and cuobjdump")
     command = [cuobjdump, "-sass", "-arch", "sm_90a", library]
-    code = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    # cuobjdump calls nvdisasm, which is in the same folder.
+    environment = os.environ | {"PATH": os.pathsep.join([str(Path(cuobjdump).parent), os.environ.get("PATH", "")])}
+    code = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
     if "Function" not in code:
         pytest.skip("needs a library with CUDA code: devtool build paged_attention --cuda on")
 

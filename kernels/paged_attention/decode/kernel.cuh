@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
       SoftmaxState<Shape> state = {};
       int last = -1;  // the stage that held the warp's last KV tile
       int key = 0;
-      // In registers, if there are enough.
+      // Tiles of eight rows leave registers for the range.
       KeyRange held;
       const KeyRange& keys = Shape::kTiles == 1 ? held : work.keys;
 

@@ -10,7 +10,7 @@ namespace paged_attention::decode {
 template <typename Shape>
 struct Query {
   uint32_t values[Shape::kTiles][Shape::kDim / 16][2];
-  // Of S, if keys are float8: rows of bfloat16 differ.
+  // Of S over a float8 cache, where the rows of a bfloat16 query differ.
   float factor[Shape::kIsFloat8 ? Shape::kTiles : 1][2];
 
   __device__ float Factor(const Params& p, int tile, int column) const {

@@ -50,6 +50,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   }
   const int count = shared.tiles.Count(p, plan);
 
+  // In this order of the branches the compiler spills least.
   if (threadIdx.x < kConsumerThreads) {
     warpgroup_reg_alloc<S::kConsumerRegisters>();
     RunConsumer<S>(p, plan, shared, base, keys, values);

@@ -8,14 +8,15 @@ namespace paged_attention {
 namespace prefill {
 namespace sm90 {
 
-// All bytes of K or V of a KV tile, sixteen at a time. kFixes: as the fix-up warps do with other caches' V, what not
-// all rows of the tile may multiply becomes zero, because 0 * NaN is NaN.
+// Converts K or V of a KV tile, sixteen bytes at a time. With kFixes, what not all rows of the tile may multiply
+// becomes zero, as in RunFixup.
 template <typename S, bool kFixes>
 __device__ inline void ConvertStage(uint32_t bytes, uint32_t stage, int first_key, const Tile& tile,
                                     uint8_t (&has_nonfinite)[128]) {
   using T = typename S::T;
   constexpr int kLanes = S::kHeadDim / 16;  // of a row
   constexpr int kRows = S::kFixupThreads / kLanes;
+  static_assert(S::kKeys % kRows == 0);
   static_assert(kRows % 8 == 0, "a thread's chunks are at the same place in each group of eight rows");
   const int thread = threadIdx.x % S::kFixupThreads, first_row = thread / kLanes, lane = thread % kLanes;
   // Eight lanes store at the same time: half of them their second chunk first, so that they use all banks.

@@ -110,6 +110,7 @@ __device__ inline void RunProducer(const Params& p, const CUtensorMap& map, Shar
     for (int t = last; t >= first - 1; --t) {
       const int next = t > first ? FindRun<S::kKeys>(p, tile, t - 1, run_keys) : kUnseen;
       if constexpr (S::kIsFloat8) {
+        // K of KV tile t, and V of tile t + 1.
         const uint32_t bytes = values + kStages * S::kTileBytes;
         for (int are_values = t < first; are_values <= (t < last); ++are_values, ++bytes_ring.count) {
           mbarrier_wait(At(shared.bytes_empty, bytes_ring), bytes_ring.Phase() ^ 1);

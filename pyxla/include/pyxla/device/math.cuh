@@ -81,7 +81,7 @@ __device__ inline uint32_t E4m3x2ToHalf2(uint32_t pair) {
 #endif
 }
 
-/** The same as two of T, __half or __nv_bfloat16, which hold each exactly, too. */
+/** The same in two of T, __half or __nv_bfloat16. Both hold each number exactly. */
 template <typename T>
 __device__ inline uint32_t E4m3x2To(uint32_t pair) {
   const uint32_t halves = E4m3x2ToHalf2(pair);
