@@ -193,15 +193,16 @@ def test_other_lengths_do_not_recompile():
 @EITHER_DTYPE
 @pytest.mark.parametrize("where", [0, 1], ids=["key", "value"])
 @pytest.mark.parametrize("window", [None, 6])
-@pytest.mark.parametrize("position", [0, 11, 34, 39])
-def test_nan_reaches_the_rows_that_see_it_and_no_other(where, window, position, dtype):
-    """30 new tokens in a context of 40. Neighbouring rows in the tile must not get the NaN."""
-    a = arguments(torch.Generator().manual_seed(0), [(30, 40)], dtype, block_size=8, sliding_window=window)
+@pytest.mark.parametrize("position", [0, 11, 34, 38, 39])
+@pytest.mark.parametrize("new", [30, 4], ids=["prefill", "decode"])
+def test_nan_reaches_the_rows_that_see_it_and_no_other(where, window, position, new, dtype):
+    """Some new tokens in a context of 40. Neighbouring rows in the tile must not get the NaN."""
+    a = arguments(torch.Generator().manual_seed(0), [(new, 40)], dtype, block_size=8, sliding_window=window)
     block = a["block_tables"][0, position // 8].item()
     if block < 0:
         return  # before every token's window: no entry refers to it
     a["kv_cache"][where, block, position % 8] = torch.nan
-    own = torch.arange(10, 40)
+    own = torch.arange(40 - new, 40)
     sees = (position <= own) & (position > own - (window or 40))
     assert torch.equal(on_xla(a).isnan().all(dim=2).all(dim=1), sees)
     assert torch.equal(on_xla(a).isnan().any(dim=2).any(dim=1), sees)

@@ -22,6 +22,26 @@ struct Workspace {
   }
 };
 
+// A split whose (m, l, O) are stored, and its number among all work tiles.
+struct StoredSplit {
+  WorkTile work;
+  int index;
+};
+
+// The tiles that this CTA is to reduce, because it was the last one to store a split of them.
+struct Reductions {
+  static constexpr int kMost = 4;
+  int count;
+  StoredSplit splits[kMost];
+
+  // One thread, after all have stored the split.
+  __device__ void Arrive(const Plan& plan, const Workspace& workspace, const StoredSplit& split) {
+    if (atom_add_release_gpu(workspace.Counter(plan, split.work), 1) != split.work.splits - 1) return;
+    __threadfence();
+    splits[count++] = split;
+  }
+};
+
 // kCount neighbouring columns, in one access.
 template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount <= 16 ? sizeof(T) * kCount : 16) Columns {
@@ -58,54 +78,66 @@ __device__ inline void StoreRow(const Params& p, const Plan& plan, const WorkTil
   }
 }
 
-// Reduces the splits of a tile, in their order, and stores its rows. Few instructions, because no CTA has executed them
-// before and all of them come from memory. The loads of kUnroll splits are under way together: beside other CTAs' loads
-// of keys each takes microseconds.
+// Reduces the splits of a tile, in their order, and stores its rows from `first_row` on, each kWarps-th. Few
+// instructions, because no CTA has executed them before and all of them come from memory. The loads of kGroups times
+// kUnroll splits are under way together: beside other CTAs' loads of keys each takes microseconds.
 template <typename Shape>
-__device__ inline void ReduceSplits(const Params& p, const Plan& plan, const WorkTile& work, const Workspace& workspace,
-                                    int index) {
+__device__ inline void ReduceSplits(const Params& p, const Plan& plan, const StoredSplit& split_of_tile,
+                                    const Workspace& workspace, int first_row) {
   constexpr int kCount = Shape::kDim / kWarpSize, kUnroll = kCount == 8 ? 4 : 8;
-  using Part = std::conditional_t<kCount == 2, F32x2, F32x4>;
+  constexpr int kGroups = Shape::kTiles == 1 ? 2 : 1;
+  using Part = std::conditional_t<kCount == 2, float2, float4>;
   constexpr int kPartColumns = sizeof(Part) / sizeof(float);
-  const int lane = Lane(), column = lane * kCount, first = index - work.split * plan.kv_heads;
+  const WorkTile& work = split_of_tile.work;
+  const int lane = Lane(), column = lane * kCount, first = split_of_tile.index - work.split * plan.kv_heads;
 #pragma unroll 1
-  for (int row = threadIdx.x / kWarpSize; row < work.rows; row += Shape::kWarps) {
+  for (int row = first_row; row < work.rows; row += Shape::kWarps) {
     float m = -INFINITY, l = 0;
     Columns<float, kCount> o = {};
     const float* sources = workspace.o + row * plan.d + (column < plan.d ? column : 0);
 #pragma unroll 1
-    for (int begin = 0; begin < work.splits; begin += kUnroll) {
+    for (int begin = 0; begin < work.splits; begin += kGroups * kUnroll) {
       // The lane of a split's number has its slot, m and l. A split that does not exist loads the last one, without
       // use: with a condition at each load the compiler makes every load wait for the one before it.
       const int split = min(begin + lane, work.splits - 1), slot = (first + split * plan.kv_heads) % plan.slots;
-      F32x2 mine;
-      ld_global_cg(mine, reinterpret_cast<const float*>(workspace.m_l + int64_t{slot} * Shape::kRows + row));
-      Columns<float, kCount> parts[kUnroll];
+      const float2 mine = __ldcg(workspace.m_l + int64_t{slot} * Shape::kRows + row);
+      Columns<float, kCount> parts[kGroups][kUnroll];
 #pragma unroll
-      for (int i = 0; i < kUnroll; ++i) {
-        const float* source = sources + __shfl_sync(kAllLanes, slot, i) * (Shape::kRows * plan.d);
+      for (int group = 0; group < kGroups; ++group) {
+        if (group > 0 && begin + group * kUnroll >= work.splits) continue;
 #pragma unroll
-        for (int j = 0; j < kCount; j += kPartColumns) {
-          ld_global_cg(reinterpret_cast<Part&>(parts[i].values[j]), source + j);
+        for (int i = 0; i < kUnroll; ++i) {
+          const float* source = sources + __shfl_sync(kAllLanes, slot, group * kUnroll + i) * (Shape::kRows * plan.d);
+#pragma unroll
+          for (int j = 0; j < kCount; j += kPartColumns) {
+            reinterpret_cast<Part&>(parts[group][i].values[j]) = __ldcg(reinterpret_cast<const Part*>(source + j));
+          }
         }
       }
-      const bool is_split = lane < kUnroll && begin + lane < work.splits;
-      float largest = fmaxf(m, is_split ? mine[0] : -INFINITY);
+      // The compiler moves no load past this, to its first use.
+      __syncwarp();
 #pragma unroll
-      for (int lanes = kWarpSize / 2; lanes > 0; lanes /= 2) {
-        largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
-      }
-      const float split_rescale = Exp2Minus(mine[0], largest), rescale = Exp2Minus(m, largest);
-      m = largest;
-      l = l * rescale + (is_split ? split_rescale * mine[1] : 0);
+      for (int group = 0; group < kGroups; ++group) {
+        const int start = begin + group * kUnroll;
+        if (group > 0 && start >= work.splits) continue;
+        const bool is_split = lane / kUnroll == group && begin + lane < work.splits;
+        float largest = fmaxf(m, is_split ? mine.x : -INFINITY);
 #pragma unroll
-      for (int j = 0; j < kCount; ++j) o.values[j] *= rescale;
+        for (int lanes = kWarpSize / 2; lanes > 0; lanes /= 2) {
+          largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
+        }
+        const float split_rescale = Exp2Minus(mine.x, largest), rescale = Exp2Minus(m, largest);
+        m = largest;
+        l = l * rescale + (is_split ? split_rescale * mine.y : 0);
 #pragma unroll
-      for (int i = 0; i < kUnroll; ++i) {
-        const float part_rescale = __shfl_sync(kAllLanes, split_rescale, i);
-        if (begin + i >= work.splits) continue;
+        for (int j = 0; j < kCount; ++j) o.values[j] *= rescale;
 #pragma unroll
-        for (int j = 0; j < kCount; ++j) o.values[j] += part_rescale * parts[i].values[j];
+        for (int i = 0; i < kUnroll; ++i) {
+          const float part_rescale = __shfl_sync(kAllLanes, split_rescale, group * kUnroll + i);
+          if (start + i >= work.splits) continue;
+#pragma unroll
+          for (int j = 0; j < kCount; ++j) o.values[j] += part_rescale * parts[group][i].values[j];
+        }
       }
     }
 #pragma unroll

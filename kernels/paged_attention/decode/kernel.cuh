@@ -11,14 +11,14 @@
 //     P, m, l          running softmax, rescaled only for a much larger maximum      softmax.cuh
 //     O += V^T P       mma_m16n8k16
 //   CTA                (m, l, O) of its warps, merged in shared memory -> result, or the split's slot in the workspace
-//   last CTA of a tile reduces its splits in their order                             epilogue.cuh
+//   last CTA of a tile reduces its splits in their order, after its last work tile   epilogue.cuh
 //
 //   synchronization                    orders
 //   cp_async_wait_group<1>             a KV tile's copies before its MMAs; the next KV tile stays in flight
 //   __syncwarp                         a stage's last read before the copies that refill it
 //   __syncthreads                      the warps' (m, l, O) before their merge, and the merge before the next ones
 //   barrier of the grid, once          zeroed counters before the first arrival at one
-//   counter per tile (atomicAdd)       the splits' slots before their reduction, which is before a slot's next use
+//   counter per tile                   the splits' slots before their reduction, which is before a slot's next use
 #pragma once
 
 #include <cooperative_groups.h>
@@ -63,147 +63,146 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
   extern __shared__ __align__(128) char shared[];
   __shared__ typename Shape::Scheduler scheduler;
   __shared__ WorkQueue queue;
-  __shared__ WorkTile warp_works[Shape::kWarps][KvLoader<Shape>::kWorks], work_to_reduce;
+  __shared__ WorkTile warp_works[Shape::kWarps][KvLoader<Shape>::kWorks];
   __shared__ float warp_m[Shape::kWarps][Shape::kRows], warp_l[Shape::kWarps][Shape::kRows];
-  __shared__ const float* warp_o[Shape::kWarps];
-  __shared__ bool is_last;
-  static_assert(sizeof(scheduler) + sizeof(queue) + sizeof(warp_works) + sizeof(work_to_reduce) + sizeof(warp_m) +
-                        sizeof(warp_l) + sizeof(warp_o) + sizeof(is_last) <=
+  __shared__ int warp_o[Shape::kWarps];  // the stage that has the warp's O, or -1: it had no KV tile
+  __shared__ Reductions reductions;
+  static_assert(sizeof(scheduler) + sizeof(queue) + sizeof(warp_works) + sizeof(warp_m) + sizeof(warp_l) +
+                        sizeof(warp_o) + sizeof(reductions) <=
                     3 * 1024,
                 "what Shape leaves of a CTA's shared memory on sm_86");
-  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
 
   // The workspace is uninitialized.
   const Workspace workspace(p, plan);
   ZeroCounters<Shape>(plan, workspace);
   if (threadIdx.x == 0) {
+    reductions.count = 0;
     for (int i = 0; i < WorkQueue::kOwn; ++i) queue.Set(i, blockIdx.x + i * gridDim.x);
   }
-  const int count = scheduler.Count(p, plan);
+  scheduler.CountTiles(p, plan);
   const cooperative_groups::grid_group grid = cooperative_groups::this_grid();
   auto arrival = grid.barrier_arrive();
-  bool has_waited = false;
-  FillRows(p, scheduler.Rows(), count < 0);
+  FillRows(p, scheduler.Rows(), scheduler.Count() < 0);
 
-  char* ring = shared + warp * Shape::kRingBytes;
-  KvLoader<Shape> loader(p, plan, scheduler, queue, count, shared_address(ring), warp_works[warp]);
+  const auto ring = [&] { return shared + Warp() * Shape::kRingBytes; };
+  KvLoader<Shape> loader(p, plan, scheduler, queue, shared_address(ring()), warp_works[Warp()]);
   int stage = 0, loaded = 0;  // stages that hold KV tiles, or soon will
 
-  // The last CTA to finish a tile reduces its splits. The completion check overlaps the next work tile, unless other
-  // CTAs may wait for the slots.
-  int to_reduce = -1;
-  const bool is_waited_for = count > plan.slots;
-  for (int number = 0, index = blockIdx.x;;) {
-    const WorkTile& work = warp_works[warp][number % KvLoader<Shape>::kWorks];
-    const bool has_work = index < count && (to_reduce < 0 || !is_waited_for);
-    if (has_work) {
-      const bool fetches_next = threadIdx.x == 0 && number + 2 >= WorkQueue::kOwn;
-      const int next = fetches_next ? WorkQueue::kOwn * gridDim.x + atomicAdd(workspace.next_work, 1) : 0;
-      Query<Shape> q;
-      SoftmaxState<Shape> state = {};
-      int last = -1;  // the stage that held the warp's last KV tile
-      int key = 0;
-      // Tiles of eight rows leave registers for the range.
-      KeyRange held;
-      const KeyRange& keys = Shape::kTiles == 1 ? held : work.keys;
+  // What is in shared memory is read there again each time, because the loop over KV tiles needs all registers.
+  for (int number = 0; queue.Index(number) < scheduler.Count(); ++number) {
+    const WorkTile& work = warp_works[Warp()][number % KvLoader<Shape>::kWorks];
+    const bool fetches_next = threadIdx.x == 0 && number + 2 >= WorkQueue::kOwn;
+    const int next = fetches_next ? WorkQueue::kOwn * gridDim.x + atomicAdd(workspace.next_work, 1) : 0;
+    Query<Shape> q;
+    SoftmaxState<Shape> state = {};
+    int key = 0;
+    // Tiles of eight rows leave registers for the range.
+    KeyRange held;
+    const KeyRange& keys = Shape::kTiles == 1 ? held : work.keys;
 
-      // One iteration per KV tile of the warp, and one before them: copies are in flight when the query is loaded. The
-      // last KV tile's stage is not refilled before the warps are merged.
-      bool is_first = true;
+    // One iteration per KV tile of the warp, and one before them: copies are in flight when the query is loaded. The
+    // last KV tile's stage is not refilled before the warps are merged.
+    bool is_first = true;
 #pragma unroll 1
-      do {
-        // One stage is free here; in the first iteration of the kernel all are. If the ring holds a KV tile, the next
-        // one's copies wait until the query is loaded: its block table entries arrive meanwhile.
+    do {
+      // One stage is free here; in the first iteration of the kernel all are. If the ring holds a KV tile, the next
+      // one's copies wait until the query is loaded: its block table entries arrive meanwhile.
 #pragma unroll 1
-        while (loaded < Shape::kStages) {
-          loaded += loader.Step(number);
-          if (!is_first || !loader.HasKvTile() || (number > 0 && loaded > 0)) break;
-        }
-        if (is_first) {
-          is_first = false;
-          __syncwarp();
-          held = work.keys;
-          key = work.begin + warp * Shape::kKeys;
-          LoadQuery<Shape>(p, plan, work, q);
-#pragma unroll
-          for (int i = 0; i < Shape::kRows / 4; ++i) {
-            state.m[i / 2][i % 2] = -INFINITY;
-            // A wrong length makes NaN of the row.
-            if (!work.is_valid) state.l[i / 2][i % 2] = NAN;
-          }
-          continue;
-        }
-        // One commit group follows the KV tile's: the next KV tile's, or an empty one.
-        static_assert(Shape::kStages == 2);
-        cp_async_wait_group<1>();
-        __syncwarp();
-        AddKvTile<Shape>(p, plan, work, keys, q, shared_address(ring) + stage * Shape::kStageBytes, key, state);
-        __syncwarp();
-        last = stage;
-        stage = stage == Shape::kStages - 1 ? 0 : stage + 1;
-        --loaded;
-        key += Shape::kWarps * Shape::kKeys;
-      } while (key < keys.end);
-      float* o = last < 0 ? nullptr : reinterpret_cast<float*>(ring + last * Shape::kStageBytes);
-      StoreSoftmaxState<Shape>(state, work.rows, o != nullptr, warp_m[warp], warp_l[warp], o);
-      if (lane == 0) warp_o[warp] = o;
-      if (fetches_next) queue.Set(number + 2, next);
-      if (!has_waited) {
-        grid.barrier_wait(std::move(arrival));
-        has_waited = true;
+      while (loaded < Shape::kStages) {
+        loaded += loader.Step(number, (stage + loaded) % Shape::kStages);
+        if (!is_first || !loader.HasKvTile() || (number > 0 && loaded > 0)) break;
       }
-      if (work.splits > 1 && index >= plan.slots) WaitForSlot<Shape>(p, plan, scheduler, workspace, index);
-    }
+      if (is_first) {
+        is_first = false;
+        __syncwarp();
+        held = work.keys;
+        key = work.begin + Warp() * Shape::kKeys;
+        LoadQuery<Shape>(p, plan, work, q);
+        if (fetches_next) queue.Set(number + 2, next);
+#pragma unroll
+        for (int i = 0; i < Shape::kRows / 4; ++i) {
+          state.m[i / 2][i % 2] = -INFINITY;
+          // A wrong length makes NaN of the row.
+          if (!work.is_valid) state.l[i / 2][i % 2] = NAN;
+        }
+        continue;
+      }
+      // One commit group follows the KV tile's: the next KV tile's, or an empty one.
+      static_assert(Shape::kStages == 2);
+      cp_async_wait_group<1>();
+      __syncwarp();
+      AddKvTile<Shape>(p, plan, work, keys, q, shared_address(ring()) + stage * Shape::kStageBytes, key, state);
+      __syncwarp();
+      stage = stage == Shape::kStages - 1 ? 0 : stage + 1;
+      --loaded;
+      key += Shape::kWarps * Shape::kKeys;
+    } while (key < keys.end);
+    // The stage before is the last KV tile's, if the warp had one.
+    const bool has_o = work.begin + Warp() * Shape::kKeys < work.keys.end;
+    const int last = (stage == 0 ? Shape::kStages : stage) - 1;
+    StoreSoftmaxState<Shape>(state, work.rows, has_o, warp_m[Warp()], warp_l[Warp()],
+                             reinterpret_cast<float*>(ring() + last * Shape::kStageBytes));
+    if (Lane() == 0) warp_o[Warp()] = has_o ? last : -1;
+    if (number == 0) grid.barrier_wait(std::move(arrival));
+    const int index = queue.Index(number);
+    if (work.splits > 1 && index >= plan.slots) WaitForSlot<Shape>(p, plan, scheduler, workspace, index);
     __syncthreads();
 
-    if (to_reduce >= 0) {
-      if (is_last) {
-        __threadfence();
-        ReduceSplits<Shape>(p, plan, work_to_reduce, workspace, to_reduce);
-      }
-      if (is_last && is_waited_for) ReleaseSlots(plan, work_to_reduce, workspace);
-      to_reduce = -1;
-    }
-    if (!has_work) {
-      if (index >= count) break;
-      continue;
-    }
+    // The last CTA to store a split of a tile reduces the tile, but after its own work tiles: beside other CTAs' copies
+    // a reduction takes three times as long. It does not wait if other CTAs may wait for the slots.
+    const bool is_waited_for = scheduler.Count() > plan.slots;
+    const bool reduces =
+        is_waited_for || queue.Index(number + 1) >= scheduler.Count() || reductions.count == Reductions::kMost - 1;
 
-    const bool has_splits = work.splits > 1;
     // Merges the warps' (m, l, O): into the result, or into the split's slot of the workspace.
-    for (int row = warp; row < work.rows; row += Shape::kWarps) {
-      const int column = lane * kCount;
+    const bool is_split = work.splits > 1;
+    const int64_t slot_row = is_split ? int64_t{queue.Index(number) % plan.slots} * Shape::kRows : 0;
+    for (int row = Warp(); row < work.rows; row += Shape::kWarps) {
+      const int column = Lane() * kCount;
+      // All loads, before the first is waited for.
+      float warp_ms[Shape::kWarps], warp_ls[Shape::kWarps];
+      Columns<float, kCount> parts[Shape::kWarps];
       float m = -INFINITY, l = 0;
       Columns<float, kCount> o = {};
 #pragma unroll
-      for (int w = 0; w < Shape::kWarps; ++w) m = fmaxf(m, warp_m[w][row]);
+      for (int w = 0; w < Shape::kWarps; ++w) {
+        warp_ms[w] = warp_m[w][row], warp_ls[w] = warp_l[w][row];
+        const char* stage_of_o = shared + w * Shape::kRingBytes + max(0, warp_o[w]) * Shape::kStageBytes;
+        parts[w] = *reinterpret_cast<const Columns<float, kCount>*>(stage_of_o + Shape::OOffset(row, column) * 4);
+      }
+#pragma unroll
+      for (int w = 0; w < Shape::kWarps; ++w) m = fmaxf(m, warp_ms[w]);
 #pragma unroll
       for (int w = 0; w < Shape::kWarps; ++w) {
-        const float rescale = Exp2Minus(warp_m[w][row], m);
-        l += rescale * warp_l[w][row];
-        if (warp_o[w] == nullptr) continue;
-        const auto part = *reinterpret_cast<const Columns<float, kCount>*>(warp_o[w] + Shape::OOffset(row, column));
+        const float rescale = Exp2Minus(warp_ms[w], m);
+        l += rescale * warp_ls[w];
+        if (warp_o[w] < 0) continue;
 #pragma unroll
-        for (int i = 0; i < kCount; ++i) o.values[i] += rescale * part.values[i];
+        for (int i = 0; i < kCount; ++i) o.values[i] += rescale * parts[w].values[i];
       }
-      if (!has_splits) {
+      if (!is_split) {
         StoreRow<Shape>(p, plan, work, row, column, m, l, o);
         continue;
       }
-      const int64_t to = int64_t{index % plan.slots} * Shape::kRows + row;
-      if (lane == 0) workspace.m_l[to] = {m, l};
+      const int64_t to = slot_row + row;
+      if (Lane() == 0) workspace.m_l[to] = {m, l};
       if (column < plan.d) *reinterpret_cast<Columns<float, kCount>*>(workspace.o + to * plan.d + column) = o;
     }
     __syncthreads();
-    if (has_splits) {
-      to_reduce = index;
-      if (threadIdx.x == 0) {
-        work_to_reduce = work;
-        __threadfence();
-        is_last = atomicAdd(workspace.Counter(plan, work), 1) == work.splits - 1;
-      }
+    if (threadIdx.x == 0 && is_split) reductions.Arrive(plan, workspace, {work, queue.Index(number)});
+    if (!reduces) continue;
+    __syncthreads();
+    // The warps take the rows of all these tiles in turn.
+    int first_row = Warp();
+#pragma unroll 1
+    for (int i = 0; i < reductions.count; ++i) {
+      const StoredSplit& split = reductions.splits[i];
+      ReduceSplits<Shape>(p, plan, split, workspace, first_row);
+      first_row = (first_row + Shape::kWarps * Shape::kRows - split.work.rows) % Shape::kWarps;
+      if (is_waited_for) ReleaseSlots(plan, split.work, workspace);
     }
-    index = queue.Index(++number);
+    __syncthreads();
+    if (threadIdx.x == 0) reductions.count = 0;
   }
   cp_async_wait_group<0>();
 }

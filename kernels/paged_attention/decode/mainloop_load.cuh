@@ -17,11 +17,18 @@ class WorkQueue {
   static constexpr int kOwn = 3;
 
   // One thread, before all wait for it.
-  __device__ void Set(int number, int index) { indices_[number % kKept] = index; }
-  __device__ int Index(int number) const { return indices_[number % kKept]; }
+  __device__ void Set(int number, int index) { indices_[Slot(number)] = index; }
+  __device__ int Index(int number) const { return indices_[Slot(number)]; }
 
  private:
   static constexpr int kKept = 4;
+
+  // Opaque to the compiler: else it would keep the address in a register.
+  __device__ static unsigned Slot(unsigned number) {
+    asm volatile("" : "+r"(number));
+    return number % kKept;
+  }
+
   int indices_[kKept];
 };
 
@@ -34,30 +41,24 @@ class KvLoader {
 
   // works: the warp's, in shared memory: it finds each work tile once.
   __device__ KvLoader(const Params& p, const Plan& plan, const typename Shape::Scheduler& scheduler,
-                      const WorkQueue& queue, int count, uint32_t ring, WorkTile (&works)[kWorks])
-      : p_(p),
-        plan_(plan),
-        scheduler_(scheduler),
-        queue_(queue),
-        count_(count),
-        ring_(ring),
-        stage_(ring),
-        works_(works) {}
+                      const WorkQueue& queue, uint32_t ring, WorkTile (&works)[kWorks])
+      : p_(p), plan_(plan), scheduler_(scheduler), queue_(queue), ring_(ring), works_(works) {}
 
   // Whether a KV tile is found.
   __device__ bool HasKvTile() const { return has_kv_tile_; }
 
-  // Starts the copies of the KV tile that is found, if one is, and finds the next one, if it is of the CTA's current
-  // work tile or of the next. Returns whether copies began. Commits a group in any case, an empty one if none began.
-  __device__ bool Step(int number) {
+  // Starts the copies of the KV tile that is found, if one is, into `stage`, and finds the next one, if it is of the
+  // CTA's current work tile or of the next. Returns whether copies began. Commits a group in any case, an empty one if
+  // none began.
+  __device__ bool Step(int number, int stage) {
     const bool copies = has_kv_tile_;
     if (copies) {
+      const uint32_t to = ring_ + stage * Shape::kStageBytes;
       if (is_whole_) {
-        CopyGroups();
+        CopyGroups(to);
       } else {
-        CopyRows();
+        CopyRows(to);
       }
-      stage_ = stage_ == ring_ + (Shape::kStages - 1) * Shape::kStageBytes ? ring_ : stage_ + Shape::kStageBytes;
       key_ += Shape::kWarps * Shape::kKeys;
     }
     cp_async_commit_group();
@@ -76,8 +77,8 @@ class KvLoader {
     while (key_ >= end_) {
       has_kv_tile_ = false;
       number_ = max(number_, number - 1);  // work tiles without a KV tile of the warp's went by
-      const int index = number_ <= number ? queue_.Index(number_ + 1) : count_;
-      if (index >= count_) return;
+      const int index = number_ <= number ? queue_.Index(number_ + 1) : scheduler_.Count();
+      if (index >= scheduler_.Count()) return;
       ++number_;
       Enter(index);
     }
@@ -90,7 +91,7 @@ class KvLoader {
     const WorkTile work = scheduler_.Find(p_, plan_, index);
     if (lane == 0) works_[number_ % kWorks] = work;
     PrefetchQuery(work);
-    key_ = work.begin + static_cast<int>(threadIdx.x) / kWarpSize * Shape::kKeys;
+    key_ = work.begin + Warp() * Shape::kKeys;
     end_ = work.keys.end;
     is_aligned_ = plan_.has_groups && work.begin % kGroup == 0;
     table_ = p_.block_tables + work.seq * p_.max_blocks;
@@ -137,7 +138,7 @@ class KvLoader {
   __device__ uint32_t Stride() const { return static_cast<uint32_t>(plan_.kv_heads) * plan_.row_bytes; }
 
   // A key in a page that does not exist is NaN, which reaches the rows that see it; its values are zero.
-  __device__ void CopyGroups() {
+  __device__ void CopyGroups(uint32_t stage) {
     const uint32_t place = Place(), stride = Stride();
     const bool has_vector = HasVector();
 #pragma unroll
@@ -147,7 +148,7 @@ class KvLoader {
       uint64_t keys = reinterpret_cast<uint64_t>(keys_) + uint64_t{row} * stride, values = keys + plan_.value_offset;
       // Opaque: else the compiler computes these sums again for each row.
       asm volatile("" : "+l"(keys), "+l"(values));
-      const auto place_of = [&](int i) { return stage_ + (place ^ Shape::Swizzle(i)) + i * Shape::kRowBytes; };
+      const auto place_of = [&](int i) { return stage + (place ^ Shape::Swizzle(i)) + i * Shape::kRowBytes; };
       if (!IsBlock(block)) {
 #pragma unroll
         for (int i = group * kGroup; i < (group + 1) * kGroup; i += Shape::kCopyRows) {
@@ -167,7 +168,7 @@ class KvLoader {
   }
 
   // The same key by key; what a row does not have is zero.
-  __device__ void CopyRows() {
+  __device__ void CopyRows(uint32_t stage) {
     const uint32_t place = Place(), stride = Stride();
     const bool has_vector = HasVector();
     // This lane's keys: the row of the cache, or why there is none.
@@ -181,7 +182,7 @@ class KvLoader {
       const int row = __shfl_sync(kAllLanes, rows[i / kWarpSize], i + Lane() / Shape::kVectors);
       const bool copy = has_vector && row >= 0;
       const char* keys = keys_ + uint64_t{static_cast<uint32_t>(copy ? row : 0)} * stride;
-      const uint32_t to = stage_ + (place ^ Shape::Swizzle(i)) + i * Shape::kRowBytes;
+      const uint32_t to = stage + (place ^ Shape::Swizzle(i)) + i * Shape::kRowBytes;
       if (row == kWrong) {
         st_shared_v4(to, 0xffffffff);
       } else {
@@ -195,9 +196,9 @@ class KvLoader {
   const Plan& plan_;
   const typename Shape::Scheduler& scheduler_;
   const WorkQueue& queue_;
-  int count_, number_ = -1, key_ = 0, end_ = 0;
+  int number_ = -1, key_ = 0, end_ = 0;
   bool has_kv_tile_ = false, is_aligned_ = false, is_whole_ = false;
-  uint32_t ring_, stage_;
+  uint32_t ring_;
   WorkTile (&works_)[kWorks];
   int blocks_[kGroups] = {}, slots_[kGroups] = {};
   const int32_t* table_ = nullptr;

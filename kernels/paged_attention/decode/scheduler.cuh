@@ -12,14 +12,16 @@
 
 namespace paged_attention::decode {
 
-// This thread's lane, opaque to the compiler: else it would keep all that it computes from the lane in registers
-// throughout, and run out of them.
+// This thread's lane, of a thread number that is opaque to the compiler: else it would keep all that it computes from
+// the lane in registers throughout, and run out of them.
 __device__ inline int Lane() {
-  int lane = threadIdx.x % kWarpSize;
-  asm volatile("" : "+r"(lane));
-  __builtin_assume(0 <= lane && lane < kWarpSize);
-  return lane;
+  int thread = threadIdx.x;
+  asm volatile("" : "+r"(thread));
+  __builtin_assume(0 <= thread && thread < 1024);
+  return thread % kWarpSize;
 }
+
+__device__ inline int Warp() { return threadIdx.x / kWarpSize; }
 
 // The end of a work tile's keys, and the range of keys that all of its tokens see.
 struct KeyRange {
@@ -61,7 +63,7 @@ __device__ inline Splits SplitKeys(const Plan& plan, const Sequence& s) {
 }
 
 template <int kRows>
-__device__ inline int CountTiles(const Plan& plan, const Sequence& s, const Splits& splits) {
+__device__ inline int TilesOf(const Plan& plan, const Sequence& s, const Splits& splits) {
   if (!plan.all_rows && s.is_valid && s.new_tokens > plan.decode_tokens) return 0;
   return (s.new_tokens * plan.group + kRows - 1) / kRows * splits.count * plan.kv_heads;
 }
@@ -74,8 +76,8 @@ class TileScheduler {
  public:
   static constexpr int kEntries = kWarpSize * kStride;
 
-  // For all threads together. -1: num_seqs or query_start_loc is wrong.
-  __device__ int Count(const Params& p, const Plan& plan) {
+  // For all threads together.
+  __device__ void CountTiles(const Params& p, const Plan& plan) {
     const int thread = threadIdx.x, lane = thread % kWarpSize, warp = thread / kWarpSize;
     const int count = p.num_seqs[0], start = p.query_start_loc[0], seqs = static_cast<int>(p.seqs);
     // No load here waits for the result of another one, nor in the first round of the loop.
@@ -93,7 +95,7 @@ class TileScheduler {
         wrong = wrong || s.new_tokens < 0 || s.row < 0 || s.row + int64_t{s.new_tokens} > p.tokens;
         if (wrong) continue;
         const Splits splits = SplitKeys(plan, s);
-        const int of_sequence = CountTiles<kRows>(plan, s, splits);
+        const int of_sequence = TilesOf<kRows>(plan, s, splits);
         tiles[0] += IsLong(splits) ? of_sequence : 0;
         tiles[1] += IsLong(splits) ? 0 : of_sequence;
       }
@@ -121,8 +123,13 @@ class TileScheduler {
     }
     if (thread == 0) long_tiles_ = totals[0];
     if (thread == 0 && count == 0) rows_ = 0;
-    return __syncthreads_or(wrong) ? -1 : totals[0] + totals[1];
+    wrong = __syncthreads_or(wrong);
+    if (thread == 0) count_ = wrong ? -1 : totals[0] + totals[1];
+    __syncthreads();
   }
+
+  // Work tiles. -1: num_seqs or query_start_loc is wrong.
+  __device__ int Count() const { return count_; }
 
   // Rows of the query that are some sequence's, if the count is right.
   __device__ int Rows() const { return rows_; }
@@ -178,7 +185,7 @@ class TileScheduler {
       if (seq + lane < static_cast<int>(p.seqs)) {
         const Sequence s = ReadSequence(p, seq + lane);
         const Splits splits = SplitKeys(plan, s);
-        if (IsLong(splits) == (kind == 0)) tiles = CountTiles<kRows>(plan, s, splits);
+        if (IsLong(splits) == (kind == 0)) tiles = TilesOf<kRows>(plan, s, splits);
       }
       const int end = WarpInclusiveSum(tiles, lane);
       const unsigned ends_after = __ballot_sync(kAllLanes, end > offset);
@@ -199,7 +206,7 @@ class TileScheduler {
   // too.
   alignas(16) int warp_tiles_[kKinds][kThreads / kWarpSize];
   alignas(16) int starts_[kKinds][kEntries];
-  int long_tiles_, rows_;
+  int count_, long_tiles_, rows_;
 };
 
 }  // namespace paged_attention::decode

@@ -45,6 +45,32 @@ __device__ inline float Exp2Minus(float s, float m) { return Exp2(s - (m == -INF
 // How far, in powers of two, a row's S may exceed its m before O is rescaled.
 inline constexpr float kSlack = 8;
 
+// Whether all values of a KV tile are finite: then P = 0 is enough for keys that a token does not see.
+template <typename Shape>
+__device__ inline bool AreFinite(const LdmatrixAddresses<Shape, true>& values) {
+  using T = typename Shape::T;
+  using Pair = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
+  Pair sum = {};  // of each value times zero: NaN, if one is not finite
+  uint32_t nans = 0;
+#pragma unroll
+  for (int i = 0; i < Shape::kKeys / 16; ++i) {
+#pragma unroll
+    for (int vector = 0; vector < Shape::kVectors; vector += 2) {
+      uint32_t v[4];
+      ldmatrix_x4_trans(v, values.At(vector) + i * 16 * Shape::kRowBytes);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if constexpr (Shape::kIsFloat8) {
+          nans |= ((v[j] & 0x7f7f7f7f) + 0x01010101) & 0x80808080;  // e4m3fn has no infinity, and two NaNs
+        } else {
+          sum = __hfma2(reinterpret_cast<const Pair&>(v[j]), Pair{}, sum);
+        }
+      }
+    }
+  }
+  return __all_sync(kAllLanes, nans == 0 && static_cast<float>(sum.x) == 0 && static_cast<float>(sum.y) == 0);
+}
+
 // Adds a stage's keys and values to the running softmax.
 template <typename Shape>
 __device__ inline void AddKvTile(const Params& p, const Plan& plan, const WorkTile& work, const KeyRange& keys,
@@ -111,7 +137,7 @@ __device__ inline void AddKvTile(const Params& p, const Plan& plan, const WorkTi
   const LdmatrixAddresses<Shape, true> values(stage + Shape::kValues);
   uint32_t masks[Shape::kKeys / 16][2] = {};
   bool is_token[Shape::kTiles][2] = {};
-  if (!tokens_differ) {
+  if (!tokens_differ || AreFinite<Shape>(values)) {
     GemmPv<Shape, false>(values, p_frag, masks, is_token, state);
     return;
   }

@@ -10,9 +10,6 @@ namespace pyxla::ptx {
 /** Four registers of 32 bits, PTX's .v4.b32. */
 using B32x4 = uint32_t[4];
 
-/** Two registers of float, PTX's .v2.f32. */
-using F32x2 = float[2];
-
 /** Four registers of float, PTX's .v4.f32. */
 using F32x4 = float[4];
 
@@ -47,16 +44,11 @@ __device__ inline int ld_acquire_gpu(const int* pointer) {
   return value;
 }
 
-/** Loads 8 bytes of global memory from L2, where the load stands: the compiler does not move it to its first use. */
-__device__ inline void ld_global_cg(F32x2& out, const float* pointer) {
-  asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(out[0]), "=f"(out[1]) : "l"(pointer));
-}
-
-/** The same of 16 bytes. */
-__device__ inline void ld_global_cg(F32x4& out, const float* pointer) {
-  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(out[0]), "=f"(out[1]), "=f"(out[2]), "=f"(out[3])
-               : "l"(pointer));
+/** Adds to a value, and releases to other CTAs what was written before. Returns the value before. */
+__device__ inline int atom_add_release_gpu(int* pointer, int value) {
+  int before;
+  asm volatile("atom.add.release.gpu.s32 %0, [%1], %2;" : "=r"(before) : "l"(pointer), "r"(value) : "memory");
+  return before;
 }
 
 /** Fetches a line of global memory into L2. */
