@@ -90,7 +90,7 @@ def inputs_of(op: CustomOp) -> st.SearchStrategy[Input]:
     """The strategy of an op's inputs.
 
     cases.py may narrow it: `fuzz(draw)`, or `<op>_fuzz(draw)`, returns a Case made of what it draws; FUZZ_KEEPS has the
-    names of arguments that are not changed.
+    names of arguments that are not changed. An implementation's own module may have more of these names.
 
     Args:
         op: the op.
@@ -116,10 +116,13 @@ def inputs_of(op: CustomOp) -> st.SearchStrategy[Input]:
 
 
 def _own(op: CustomOp | Implementation) -> tuple[Callable | None, frozenset[str]]:
-    op = op.op if isinstance(op, Implementation) else op
+    kept: set[str] = set()
+    if isinstance(op, Implementation):
+        kept.update(getattr(importlib.import_module(op.package.module(op.library)), "FUZZ_KEEPS", ()))
+        op = op.op
     module = importlib.import_module(op.package.module(op.library, "cases"))
     name = cases_name(op).replace("CASES", "FUZZ").lower()
-    return getattr(module, name, None), frozenset(getattr(module, "FUZZ_KEEPS", ()))
+    return getattr(module, name, None), frozenset(kept.union(getattr(module, "FUZZ_KEEPS", ())))
 
 
 @functools.lru_cache(maxsize=4096)
