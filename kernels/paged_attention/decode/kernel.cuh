@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
 
   const auto ring = [&] { return shared + Warp() * Shape::kRingBytes; };
   KvLoader<Shape> loader(p, plan, scheduler, queue, shared_address(ring()), warp_works[Warp()]);
-  int stage = 0, loaded = 0;  // stages that hold KV tiles, or soon will
+  unsigned stage = 0, loaded = 0;  // stages that hold KV tiles, or soon will
 
   // What is in shared memory is read there again each time, because the loop over KV tiles needs all registers.
   for (int number = 0; queue.Index(number) < scheduler.Count(); ++number) {
@@ -95,14 +95,13 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
     const int next = fetches_next ? WorkQueue::kOwn * gridDim.x + atomicAdd(workspace.next_work, 1) : 0;
     Query<Shape> q;
     SoftmaxState<Shape> state = {};
-    int key = 0;
+    int key = -1;  // before the first KV tile
     // Tiles of eight rows leave registers for the range.
     KeyRange held;
     const KeyRange& keys = Shape::kTiles == 1 ? held : work.keys;
 
     // One iteration per KV tile of the warp, and one before them: copies are in flight when the query is loaded. The
     // last KV tile's stage is not refilled before the warps are merged.
-    bool is_first = true;
 #pragma unroll 1
     do {
       // One stage is free here; in the first iteration of the kernel all are. If the ring holds a KV tile, the next
@@ -110,10 +109,9 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
 #pragma unroll 1
       while (loaded < Shape::kStages) {
         loaded += loader.Step(number, (stage + loaded) % Shape::kStages);
-        if (!is_first || !loader.HasKvTile() || (number > 0 && loaded > 0)) break;
+        if (key >= 0 || !loader.HasKvTile() || (number > 0 && loaded > 0)) break;
       }
-      if (is_first) {
-        is_first = false;
+      if (key < 0) {
         __syncwarp();
         held = work.keys;
         key = work.begin + Warp() * Shape::kKeys;
@@ -133,13 +131,13 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
       __syncwarp();
       AddKvTile<Shape>(p, plan, work, keys, q, shared_address(ring()) + stage * Shape::kStageBytes, key, state);
       __syncwarp();
-      stage = stage == Shape::kStages - 1 ? 0 : stage + 1;
+      stage = (stage + 1) % Shape::kStages;
       --loaded;
       key += Shape::kWarps * Shape::kKeys;
     } while (key < keys.end);
     // The stage before is the last KV tile's, if the warp had one.
     const bool has_o = work.begin + Warp() * Shape::kKeys < work.keys.end;
-    const int last = (stage == 0 ? Shape::kStages : stage) - 1;
+    const int last = (stage + Shape::kStages - 1) % Shape::kStages;
     StoreSoftmaxState<Shape>(state, work.rows, has_o, warp_m[Warp()], warp_l[Warp()],
                              reinterpret_cast<float*>(ring() + last * Shape::kStageBytes));
     if (Lane() == 0) warp_o[Warp()] = has_o ? last : -1;

@@ -45,16 +45,16 @@ class KvLoader {
       : p_(p), plan_(plan), scheduler_(scheduler), queue_(queue), ring_(ring), works_(works) {}
 
   // Whether a KV tile is found.
-  __device__ bool HasKvTile() const { return has_kv_tile_; }
+  __device__ bool HasKvTile() const { return key_ < end_; }
 
   // Starts the copies of the KV tile that is found, if one is, into `stage`, and finds the next one, if it is of the
   // CTA's current work tile or of the next. Returns whether copies began. Commits a group in any case, an empty one if
   // none began.
   __device__ bool Step(int number, int stage) {
-    const bool copies = has_kv_tile_;
+    const bool copies = HasKvTile();
     if (copies) {
       const uint32_t to = ring_ + stage * Shape::kStageBytes;
-      if (is_whole_) {
+      if (IsWhole()) {
         CopyGroups(to);
       } else {
         CopyRows(to);
@@ -74,15 +74,13 @@ class KvLoader {
   static constexpr int kLookups = (Shape::kKeys + kWarpSize - 1) / kWarpSize;
 
   __device__ void Find(int number) {
-    while (key_ >= end_) {
-      has_kv_tile_ = false;
+    while (!HasKvTile()) {
       number_ = max(number_, number - 1);  // work tiles without a KV tile of the warp's went by
       const int index = number_ <= number ? queue_.Index(number_ + 1) : scheduler_.Count();
       if (index >= scheduler_.Count()) return;
       ++number_;
       Enter(index);
     }
-    has_kv_tile_ = true;
     LookUp();
   }
 
@@ -93,10 +91,9 @@ class KvLoader {
     PrefetchQuery(work);
     key_ = work.begin + Warp() * Shape::kKeys;
     end_ = work.keys.end;
-    is_aligned_ = plan_.has_groups && work.begin % kGroup == 0;
+    last_whole_ = plan_.has_groups && work.begin % kGroup == 0 ? end_ - Shape::kKeys : -1;
     table_ = p_.block_tables + work.seq * p_.max_blocks;
-    keys_ = static_cast<const char*>(p_.kv_cache) + work.kv_head * plan_.row_bytes;
-    keys_ += vector < plan_.row_bytes ? vector : 0;
+    head_ = work.kv_head * plan_.row_bytes + (vector < plan_.row_bytes ? vector : 0);
     // All of the work tile's table at once, so that the KV tiles after the first find their entries in L2.
     const int block = plan_.block_divider.Quotient(work.begin) + lane * kLineEntries;
     if (work.begin < work.keys.end && block <= plan_.block_divider.Quotient(work.keys.end - 1)) {
@@ -114,12 +111,15 @@ class KvLoader {
     prefetch_l2(static_cast<const uint16_t*>(p_.query) + of_query + column);
   }
 
-  // Loads the entries: of groups, where each group's keys are in one page and all of them belong to the work tile.
+  // Whether each group's keys are in one page and all of them belong to the work tile.
+  __device__ bool IsWhole() const { return key_ <= last_whole_; }
+
+  // Loads the entries.
   __device__ void LookUp() {
-    is_whole_ = is_aligned_ && key_ + Shape::kKeys <= end_;
+    const bool is_whole = IsWhole();
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
-      const int offset = is_whole_ ? i * kGroup : i * kWarpSize + Lane(), key = key_ + offset;
+      const int offset = is_whole ? i * kGroup : i * kWarpSize + Lane(), key = key_ + offset;
       slots_[i] = -1;
       if (offset < Shape::kKeys && key < end_) {
         const int block = plan_.block_divider.Quotient(key);
@@ -145,7 +145,8 @@ class KvLoader {
     for (int group = 0; group < kGroups; ++group) {
       const int block = blocks_[group];
       const uint32_t row = static_cast<uint32_t>(block) * plan_.block_size + slots_[group] + Lane() / Shape::kVectors;
-      uint64_t keys = reinterpret_cast<uint64_t>(keys_) + uint64_t{row} * stride, values = keys + plan_.value_offset;
+      uint64_t keys = reinterpret_cast<uint64_t>(p_.kv_cache) + head_ + uint64_t{row} * stride,
+               values = keys + plan_.value_offset;
       // Opaque: else the compiler computes these sums again for each row.
       asm volatile("" : "+l"(keys), "+l"(values));
       const auto place_of = [&](int i) { return stage + (place ^ Shape::Swizzle(i)) + i * Shape::kRowBytes; };
@@ -181,7 +182,8 @@ class KvLoader {
     for (int i = 0; i < Shape::kKeys; i += Shape::kCopyRows) {
       const int row = __shfl_sync(kAllLanes, rows[i / kWarpSize], i + Lane() / Shape::kVectors);
       const bool copy = has_vector && row >= 0;
-      const char* keys = keys_ + uint64_t{static_cast<uint32_t>(copy ? row : 0)} * stride;
+      const char* keys =
+          static_cast<const char*>(p_.kv_cache) + head_ + uint64_t{static_cast<uint32_t>(copy ? row : 0)} * stride;
       const uint32_t to = stage + (place ^ Shape::Swizzle(i)) + i * Shape::kRowBytes;
       if (row == kWrong) {
         st_shared_v4(to, 0xffffffff);
@@ -197,12 +199,12 @@ class KvLoader {
   const typename Shape::Scheduler& scheduler_;
   const WorkQueue& queue_;
   int number_ = -1, key_ = 0, end_ = 0;
-  bool has_kv_tile_ = false, is_aligned_ = false, is_whole_ = false;
+  int last_whole_ = -1;  // the last key at which a KV tile is whole
   uint32_t ring_;
   WorkTile (&works_)[kWorks];
   int blocks_[kGroups] = {}, slots_[kGroups] = {};
   const int32_t* table_ = nullptr;
-  const char* keys_ = nullptr;  // of the head, and this lane's vector of a row
+  uint32_t head_ = 0;  // bytes from a key to the head, and there to this lane's vector
 };
 
 }  // namespace paged_attention::decode
