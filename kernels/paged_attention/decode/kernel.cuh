@@ -157,15 +157,16 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
     const int64_t slot_row = is_split ? int64_t{queue.Index(number) % plan.slots} * Shape::kRows : 0;
     for (int row = Warp(); row < work.rows; row += Shape::kWarps) {
       const int column = Lane() * kCount;
-      // All loads, before the first is waited for.
+      // All loads, before the first is waited for; none of a stage that may be refilled meanwhile.
       float warp_ms[Shape::kWarps], warp_ls[Shape::kWarps];
-      Columns<float, kCount> parts[Shape::kWarps];
+      Columns<float, kCount> parts[Shape::kWarps] = {};
       float m = -INFINITY, l = 0;
       Columns<float, kCount> o = {};
 #pragma unroll
       for (int w = 0; w < Shape::kWarps; ++w) {
         warp_ms[w] = warp_m[w][row], warp_ls[w] = warp_l[w][row];
-        const char* stage_of_o = shared + w * Shape::kRingBytes + max(0, warp_o[w]) * Shape::kStageBytes;
+        if (warp_o[w] < 0) continue;
+        const char* stage_of_o = shared + w * Shape::kRingBytes + warp_o[w] * Shape::kStageBytes;
         parts[w] = *reinterpret_cast<const Columns<float, kCount>*>(stage_of_o + Shape::OOffset(row, column) * 4);
       }
 #pragma unroll
