@@ -20,6 +20,7 @@ import click
 from devtool import project
 from devtool.errors import MISUSED, DevtoolError
 
+HOST_TOOLS_HINT = "apt-get install g++ binutils tar gzip xxd patchelf"
 # The first version with flakes in their present form.
 _OLDEST = (2, 8)
 # Commands that take a flake; the others get no extra option. `check` is `flake check`.
@@ -162,14 +163,16 @@ def _environment(host: bool) -> dict[str, str]:
     return {**os.environ, "NIX_CONFIG": "\n".join([*settings, os.environ.get("NIX_CONFIG", "")])}
 
 
+def missing_host_tools() -> list[str]:
+    """The programs that nix/host takes from this machine and that are not there."""
+    tools = ("bash", "g++", "ld", "tar", "gzip", "xxd", "patchelf")
+    return [tool for tool in tools if shutil.which(tool, path="/usr/local/bin:/usr/bin:/bin") is None]
+
+
 def _write_host_tools(path: Path) -> None:
     """Writes what nix/host takes from this machine, but only if it changed, so that Nix need not evaluate again."""
-    for tool in ("bash", "g++", "ld", "tar", "gzip", "xxd", "patchelf"):
-        if shutil.which(tool, path="/usr/local/bin:/usr/bin:/bin") is None:
-            raise DevtoolError(
-                f"nix: nix/host: expected {tool} in /usr/bin, got none",
-                "apt-get install g++ binutils tar gzip xxd patchelf",
-            )
+    if missing := missing_host_tools():
+        raise DevtoolError(f"nix: nix/host: expected {missing[0]} in /usr/bin, got none", HOST_TOOLS_HINT)
     python = Path(sys._base_executable).resolve()
     asked = [["g++", "--version"], ["ld", "--version"], ["bash", "--version"], [str(python), "--version"]]
     said = [subprocess.run(command, capture_output=True, text=True).stdout for command in asked]

@@ -13,6 +13,9 @@ from devtool.release import nix
 from tests.conftest import ROOT
 
 needs_nix = pytest.mark.skipif(shutil.which("nix") is None, reason="needs nix: apt-get install nix-bin")
+needs_host_tools = pytest.mark.skipif(
+    bool(nix.missing_host_tools()), reason=f"needs {' '.join(nix.missing_host_tools())}: {nix.HOST_TOOLS_HINT}"
+)
 
 # Nix with or without a network: logs its arguments and settings. As newer versions do, it names the steps first.
 FAKE = """#!/bin/sh
@@ -136,6 +139,7 @@ def test_pinned_nixpkgs_that_can_be_had(machine):
     assert machine.nixpkgs() == "pinned" and machine.has_sandbox()
 
 
+@needs_host_tools
 def test_pinned_nixpkgs_that_cannot_be_had(machine):
     """The stand-in takes its place, except in a release, and a message says why."""
     result = machine.run("build", "-o", "result-1", ".#rms_norm")
@@ -151,6 +155,7 @@ def test_pinned_nixpkgs_that_cannot_be_had(machine):
     )
 
 
+@needs_host_tools
 def test_release_with_the_stand_in_if_asked(machine):
     for options, environment in ((["--nixpkgs", "host"], {}), ([], {"PYXLA_NIXPKGS": "host"})):
         assert machine.run(*options, "build", **environment).stderr == "nix: nixpkgs: nix/host, the stand-in for it\n"
