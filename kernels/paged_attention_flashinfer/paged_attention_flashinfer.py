@@ -14,7 +14,8 @@ from pyxla_kernels._paged_attention.reference import Arguments
 from pyxla import Check, implementation
 
 flashinfer = implementation(__file__)
-#: `devtool fuzz` leaves what they hold, and so what a token sees, finite: see above.
+
+#: `devtool fuzz` changes none of them, so that all values that a token sees stay finite, as above.
 FUZZ_KEEPS = (
     "query", "kv_cache", "context_lens", "block_tables", "query_start_loc", "num_seqs", "sliding_window",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-// Loads and stores that CUDA has no function for, and addresses in shared memory as PTX takes them.
+// Loads, stores and atomics that the CUDA runtime does not have, and addresses in shared memory as PTX takes them.
 #pragma once
 
 #include <cuda_runtime_api.h>
