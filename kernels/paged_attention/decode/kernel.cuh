@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
   ZeroCounters<Shape>(plan, workspace);
   if (threadIdx.x == 0) {
     reductions.count = 0;
-    for (int i = 0; i < WorkQueue::kOwn; ++i) queue.Set(i, blockIdx.x + i * gridDim.x);
+    queue.SetOwn(blockIdx.x, gridDim.x);
   }
   scheduler.CountTiles(p, plan);
   const cooperative_groups::grid_group grid = cooperative_groups::this_grid();

@@ -16,6 +16,13 @@ class WorkQueue {
   // GPU differ by a fifth in how fast they read.
   static constexpr int kOwn = 3;
 
+  // The second and third from the end of the grid's second and third round: the longest work tiles come first, so the
+  // CTA with the longest of the first round has the shortest ones of the others. One thread, before all wait for it.
+  __device__ void SetOwn(int cta, int ctas) {
+    Set(0, cta);
+    for (int round = 1; round < kOwn; ++round) Set(round, (round + 1) * ctas - 1 - cta);
+  }
+
   // One thread, before all wait for it.
   __device__ void Set(int number, int index) { indices_[Slot(number)] = index; }
   __device__ int Index(int number) const { return indices_[Slot(number)]; }
