@@ -16,8 +16,9 @@ class WorkQueue {
   // GPU differ by a fifth in how fast they read.
   static constexpr int kOwn = 3;
 
-  // The second and third from the end of the grid's second and third round: the longest work tiles come first, so the
-  // CTA with the longest of the first round has the shortest ones of the others. One thread, before all wait for it.
+  // The CTA's own work tiles, one of each of the grid's first rounds, in rising order. After the first round they count
+  // from the round's end: long work tiles come first, so a CTA that has one gets short ones after it. One thread,
+  // before all wait for it.
   __device__ void SetOwn(int cta, int ctas) {
     Set(0, cta);
     for (int round = 1; round < kOwn; ++round) Set(round, (round + 1) * ctas - 1 - cta);
