@@ -26,7 +26,43 @@ from pyxla_kernels._paged_attention.fuzz import fuzz_lse as paged_attention_lse_
 from pyxla_kernels._paged_attention.same_keys import SAME_KEYS
 from pyxla_kernels.paged_attention.decoder_layer import STEPS  # noqa: F401 - devtool bench looks for it here
 
-CASES = [*(batch.case() for batch in BATCHES), shared_prefix(F32), shared_prefix(BF16), *SAME_KEYS]
+# On CUDA several CTAs compute each work tile of these calls, in shapes of their own.
+FEW_TILES = [
+    batch("few-tiles-d-128", "a context that is not split, as long as one can be", ((1, 5119),), BF16, d=128),
+    batch("few-tiles-16-rows", "sixteen rows: S of a share's keys takes two blocks", ((4, 4000), (2, 700)), F16, d=128),
+    batch("few-tiles-d-256", "three warps, two slices; two blocks", ((1, 4000),), BF16, d=256, heads=(4, 1)),
+    batch(
+        "few-tiles-d-72", "slices without a column; pages of 24", ((1, 900), (0, 0), (2, 33)), BF16, d=72, block_size=24
+    ),
+    batch(
+        "few-tiles-cap-window",
+        "tiles of keys of which tokens see some",
+        ((3, 999),),
+        F16,
+        soft_cap=2.0,
+        sliding_window=600,
+    ),
+    batch("few-tiles-f8-d-64", "64 keys in a KV tile", ((1, 3000), (3, 100)), F16, cache_dtype=F8, scaled=True),
+    batch(
+        "few-tiles-f8-d-256",
+        "a prefill that decode's kernel computes, beside splits",
+        ((1, 6000), (30, 30), (1, 6000)),
+        BF16,
+        cache_dtype=F8,
+        d=256,
+        heads=(4, 1),
+    ),
+    batch("few-tiles-f8-d-128", "pages of one key", ((2, 1500),), BF16, cache_dtype=F8, d=128, block_size=1),
+    batch(
+        "few-tiles-all-options",
+        "the splits of a context, with all options",
+        ((2, 9000),),
+        BF16,
+        **ALL_OPTIONS | {"sliding_window": 6000},
+    ),
+]
+
+CASES = [*(batch.case() for batch in BATCHES + FEW_TILES), shared_prefix(F32), shared_prefix(BF16), *SAME_KEYS]
 
 LSE_BATCHES = [
     batch("lse-f32", "every kind of sequence; padding rows have -inf", RAGGED, F32, padding=(3, 2)),
@@ -95,5 +131,15 @@ BAD_INPUTS = [
         block_tables=table_with(1, 1, 64),
         kv_cache=size(2, 64, 16, 2, 64),
         context_lens=integers(40, 50, 3),
+    ),
+    # Contexts of which several CTAs compute each work tile.
+    bad(
+        "a block id in [0, 64)",
+        "-1 at sequence 1, index 1",
+        "block_tables",
+        at_run_time=True,
+        block_tables=table_with(1, 1, -1),
+        kv_cache=size(2, 64, 256, 2, 64),
+        context_lens=integers(40, 700, 3),
     ),
 ]

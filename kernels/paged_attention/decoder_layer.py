@@ -98,5 +98,6 @@ SMALL = {"hidden": 512, "inner": 1024, "heads": (8, 2), "d": 64}
 STEPS = [
     step("bf16-layer-64x4096", "a layer of Llama 3 8B, long contexts", "cuda", 64, 4096, torch.bfloat16, **LLAMA_3_8B),
     step("bf16-layer-64x1024", "the same, short contexts", "cuda", 64, 1024, torch.bfloat16, **LLAMA_3_8B),
+    step("bf16-layer-1x4096", "the same, one user", "cuda", 1, 4096, torch.bfloat16, **LLAMA_3_8B),
     step("f32-layer-16x1024", "a small layer", "cpu", 16, 1024, torch.float32, **SMALL),
 ]

@@ -117,14 +117,15 @@ def _(*arguments, **named) -> tuple[torch.Tensor, torch.Tensor]:
 def workspace_bytes(
     query: torch.Tensor, kv_cache: torch.Tensor, context_lens: torch.Tensor, block_tables: torch.Tensor, *others
 ) -> int:
-    """Bytes of the decode kernel's counters and of its splits' results, like WorkspaceBytes in decode/decode.cu."""
+    """Bytes of the decode kernel's counters and stored results, like WorkspaceBytes in decode/decode.cu."""
     _, heads, head_dim = query.shape
     kv_heads = kv_cache.shape[3:].numel() // head_dim
-    tile_rows, split_keys, sequence_tiles, most_slots = 16, 2048, 264, 2048
+    tile_rows, split_keys, sequence_tiles, most_slots, few_tiles, warps = 16, 2048, 264, 2048, 44, 6
     tiles = context_lens.shape[0] * kv_heads * -(-(heads // kv_heads) // tile_rows)
     splits = -(-block_tables.shape[1] * kv_cache.shape[2] // split_keys)
-    slots = min(tiles * min(splits, max(1, sequence_tiles // kv_heads)), most_slots)
-    return -(-(8 * tiles + 4) // 256) * 256 + 4 * slots * tile_rows * (2 + head_dim)
+    few = few_tiles if tiles <= few_tiles else 0
+    results = min(max(tiles * min(splits, max(1, sequence_tiles // kv_heads)), few), most_slots) + few * warps
+    return -(-(8 * tiles + 4 * few_tiles + 4) // 256) * 256 + 4 * results * tile_rows * (2 + head_dim)
 
 
 BY_HEADS = {"query": 1, "kv_cache": 3, "alibi_slopes": 0, "sinks": 0, "kv_scales": 1}

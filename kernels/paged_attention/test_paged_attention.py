@@ -193,17 +193,18 @@ def test_other_lengths_do_not_recompile():
 @EITHER_DTYPE
 @pytest.mark.parametrize("where", [0, 1], ids=["key", "value"])
 @pytest.mark.parametrize("window", [None, 6])
-@pytest.mark.parametrize("position", [0, 11, 34, 38, 39])
-@pytest.mark.parametrize("new", [30, 4], ids=["prefill", "decode"])
-def test_nan_reaches_the_rows_that_see_it_and_no_other(where, window, position, new, dtype):
-    """Some new tokens in a context of 40. Neighbouring rows in the tile must not get the NaN."""
-    a = arguments(torch.Generator().manual_seed(0), [(new, 40)], dtype, block_size=8, sliding_window=window)
+@pytest.mark.parametrize("place", [0, 11, 34, 38, 39])
+@pytest.mark.parametrize(("new", "context"), [(30, 40), (4, 40), (4, 500)], ids=["prefill", "decode", "few-tiles"])
+def test_nan_reaches_the_rows_that_see_it_and_no_other(where, window, place, new, context, dtype):
+    """A NaN among the last 40 keys. Neighbouring rows in the tile must not get it."""
+    position = context - 40 + place
+    a = arguments(torch.Generator().manual_seed(0), [(new, context)], dtype, block_size=8, sliding_window=window)
     block = a["block_tables"][0, position // 8].item()
     if block < 0:
         return  # before every token's window: no entry refers to it
     a["kv_cache"][where, block, position % 8] = torch.nan
-    own = torch.arange(40 - new, 40)
-    sees = (position <= own) & (position > own - (window or 40))
+    own = torch.arange(context - new, context)
+    sees = (position <= own) & (position > own - (window or context))
     assert torch.equal(on_xla(a).isnan().all(dim=2).all(dim=1), sees)
     assert torch.equal(on_xla(a).isnan().any(dim=2).any(dim=1), sees)
     assert torch.equal(paged_attention(**a).isnan().any(dim=2).any(dim=1), sees)
@@ -231,6 +232,35 @@ def test_row_depends_bit_for_bit_on_its_sequence_alone(lengths, dtype):
     if len(alone["block_tables"][0]) * 16 < 1200:
         batch["context_lens"][2] = context
     assert torch.equal(on_xla(batch)[9 : 9 + new], on_xla(alone))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options"),
+    [
+        (torch.bfloat16, {"d": 128}),
+        (torch.float16, {"d": 64}),
+        (torch.bfloat16, {"d": 256, "heads": (4, 2)}),
+        (torch.bfloat16, {"d": 128, "cache_dtype": torch.float8_e4m3fn}),
+        (torch.float16, {"d": 64, "cache_dtype": torch.float8_e4m3fn}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("lengths", [[(1, 5119), (1, 600)], [(3, 1700), (1, 5300)]], ids=["decode", "few-new"])
+def test_row_does_not_depend_on_the_number_of_work_tiles(lengths, dtype, options):
+    """On CUDA several CTAs compute each work tile if there are few, and each CTA several if there are many."""
+    few = arguments(torch.Generator().manual_seed(0), lengths, dtype, **options)
+    copies, (first, second) = 12, few["query_start_loc"][1:].tolist()
+    starts = [second * copy + start for copy in range(copies) for start in (0, first)]
+    many = few | {
+        "query": few["query"].repeat(copies, 1, 1),
+        "context_lens": few["context_lens"].repeat(copies),
+        "block_tables": few["block_tables"].repeat(copies, 1),
+        "query_start_loc": integers(*starts, second * copies),
+        "num_seqs": integers(2 * copies),
+    }
+    # Another order of sums shows in lse, which is float32, more than in results of 16 bits.
+    for got, want in zip(lse_on_xla(many), lse_on_xla(few), strict=True):
+        assert torch.equal(got, want.repeat(copies, *[1] * (want.ndim - 1)))
 
 
 def test_weights_of_any_size_are_exact():

@@ -20,7 +20,8 @@ cudaError_t LaunchDecode(cudaStream_t stream, const Params& p, bool all_rows) {
 }
 
 int64_t WorkspaceBytes(const Params& p) {
-  return decode::CounterBytes(p) + decode::SlotRows(p) * (2 + p.head_dim) * static_cast<int64_t>(sizeof(float));
+  return decode::CounterBytes(p) +
+         (decode::SlotRows(p) + decode::FewRows(p)) * (2 + p.head_dim) * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace paged_attention

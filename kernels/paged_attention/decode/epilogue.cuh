@@ -10,12 +10,18 @@ struct Workspace {
   int* next_work;  // work tiles taken beyond each CTA's own
   float2* m_l;     // [slots][rows]
   float* o;        // [slots][rows][d]
+  int* few_counters;
+  float2* few_m_l;  // [kFewTiles][warps][rows]
+  float* few_o;     // [kFewTiles][warps][rows][d]
 
   __device__ Workspace(const Params& p, const Plan& plan)
       : counters(static_cast<int*>(p.workspace)),
         next_work(counters + plan.counters - 1),
         m_l(reinterpret_cast<float2*>(counters + plan.counters)),
-        o(reinterpret_cast<float*>(m_l + int64_t{plan.slots} * plan.tile_rows)) {}
+        o(reinterpret_cast<float*>(m_l + int64_t{plan.slots} * plan.tile_rows)),
+        few_counters(next_work - kFewTiles),
+        few_m_l(reinterpret_cast<float2*>(o + int64_t{plan.slots} * plan.tile_rows * plan.d)),
+        few_o(reinterpret_cast<float*>(few_m_l + kFewTiles * kMostWarps * plan.tile_rows)) {}
 
   __device__ int* Counter(const Plan& plan, const WorkTile& work) const {
     return counters + (int64_t{work.seq} * plan.tiles + work.row / plan.tile_rows) * plan.kv_heads + work.kv_head;
@@ -75,6 +81,62 @@ __device__ inline void StoreRow(const Params& p, const Plan& plan, const WorkTil
     store(__nv_bfloat16());
   } else {
     store(typename Shape::T());
+  }
+}
+
+// The (m, l, O) of a CTA's warps in shared memory.
+template <typename Shape>
+struct SharedWarps {
+  const char* rings;
+  const float (&m)[Shape::kWarps][Shape::kRows], (&l)[Shape::kWarps][Shape::kRows];
+  const int (&stages)[Shape::kWarps];  // that have the warps' O, or -1: a warp had no KV tile
+
+  __device__ float2 MaximumAndSum(int warp, int row) const { return {m[warp][row], l[warp][row]}; }
+  __device__ bool HasO(int warp) const { return stages[warp] >= 0; }
+  template <int kCount>
+  __device__ void LoadO(int warp, int row, int column, Columns<float, kCount>& o) const {
+    const char* stage = rings + warp * Shape::kRingBytes + stages[warp] * Shape::kStageBytes;
+    o = *reinterpret_cast<const Columns<float, kCount>*>(stage + Shape::OOffset(row, column) * 4);
+  }
+};
+
+// Merges the (m, l, O) of a work tile's warps, in their order: into the result, or into the split's slot of the
+// workspace.
+template <typename Shape, typename Warps>
+__device__ inline void MergeWarps(const Params& p, const Plan& plan, const WorkTile& work, int index,
+                                  const Workspace& workspace, const Warps& warps) {
+  constexpr int kCount = Shape::kDim / kWarpSize;
+  const bool is_split = work.splits > 1;
+  const int64_t slot_row = is_split ? int64_t{index % plan.slots} * Shape::kRows : 0;
+  for (int row = Warp(); row < work.rows; row += Shape::kWarps) {
+    const int column = Lane() * kCount;
+    // All loads, before the first is waited for; none of a stage that may be refilled meanwhile.
+    float2 m_l[Shape::kWarps];
+    Columns<float, kCount> parts[Shape::kWarps] = {};
+    float m = -INFINITY, l = 0;
+    Columns<float, kCount> o = {};
+#pragma unroll
+    for (int w = 0; w < Shape::kWarps; ++w) {
+      m_l[w] = warps.MaximumAndSum(w, row);
+      if (warps.HasO(w)) warps.LoadO(w, row, column, parts[w]);
+    }
+#pragma unroll
+    for (int w = 0; w < Shape::kWarps; ++w) m = fmaxf(m, m_l[w].x);
+#pragma unroll
+    for (int w = 0; w < Shape::kWarps; ++w) {
+      const float rescale = Exp2Minus(m_l[w].x, m);
+      l += rescale * m_l[w].y;
+      if (!warps.HasO(w)) continue;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) o.values[i] += rescale * parts[w].values[i];
+    }
+    if (!is_split) {
+      StoreRow<Shape>(p, plan, work, row, column, m, l, o);
+      continue;
+    }
+    const int64_t to = slot_row + row;
+    if (Lane() == 0) workspace.m_l[to] = {m, l};
+    if (column < plan.d) *reinterpret_cast<Columns<float, kCount>*>(workspace.o + to * plan.d + column) = o;
   }
 }
 

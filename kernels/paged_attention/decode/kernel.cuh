@@ -13,6 +13,10 @@
 //   CTA                (m, l, O) of its warps, merged in shared memory -> result, or the split's slot in the workspace
 //   last CTA of a tile reduces its splits in their order, after its last work tile   epilogue.cuh
 //
+// If there are few work tiles, several CTAs compute each: few_tiles.cuh. Only launches that may have few contain that
+// code, because a longer kernel is slower when its instructions are not in a cache. For the same reason that code comes
+// before the loop, and its CTAs join the loop only to reduce splits.
+//
 //   synchronization                    orders
 //   cp_async_wait_group<1>             a KV tile's copies before its MMAs; the next KV tile stays in flight
 //   __syncwarp                         a stage's last read before the copies that refill it
@@ -25,7 +29,7 @@
 
 #include <utility>
 
-#include "paged_attention/decode/epilogue.cuh"
+#include "paged_attention/decode/few_tiles.cuh"
 
 namespace paged_attention::decode {
 
@@ -56,10 +60,9 @@ __device__ inline void ReleaseSlots(const Plan& plan, const WorkTile& work, cons
   if (threadIdx.x == 0) __threadfence(), atomicAdd(workspace.Counter(plan, work), 1);
 }
 
-template <typename Shape>
+template <typename Shape, bool kMayBeFew>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
     DecodeKernel(const __grid_constant__ Params p, const __grid_constant__ Plan plan) {
-  constexpr int kCount = Shape::kDim / kWarpSize;
   extern __shared__ __align__(128) char shared[];
   __shared__ typename Shape::Scheduler scheduler;
   __shared__ WorkQueue queue;
@@ -84,109 +87,86 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
   auto arrival = grid.barrier_arrive();
   FillRows(p, scheduler.Rows(), scheduler.Count() < 0);
 
+  bool is_computed = false;  // the first work tile, a split, which is merged and stored already
+  if (kMayBeFew && AreFew<Shape>(scheduler.Count())) {
+    const auto wait = [&] { grid.barrier_wait(std::move(arrival)); };
+    is_computed = ComputeShare<Shape>(p, plan, scheduler, queue, workspace, shared, wait, warp_works[Warp()][0]);
+    if (!is_computed) return;
+  }
+
   const auto ring = [&] { return shared + Warp() * Shape::kRingBytes; };
   KvLoader<Shape> loader(p, plan, scheduler, queue, shared_address(ring()), warp_works[Warp()]);
   unsigned stage = 0, loaded = 0;  // stages that hold KV tiles, or soon will
 
   // What is in shared memory is read there again each time, because the loop over KV tiles needs all registers.
-  for (int number = 0; queue.Index(number) < scheduler.Count(); ++number) {
+  for (int number = 0; queue.Index(number) < scheduler.Count(); ++number, is_computed = false) {
     const WorkTile& work = warp_works[Warp()][number % KvLoader<Shape>::kWorks];
-    const bool fetches_next = threadIdx.x == 0 && number + 2 >= WorkQueue::kOwn;
-    const int next = fetches_next ? WorkQueue::kOwn * gridDim.x + atomicAdd(workspace.next_work, 1) : 0;
-    Query<Shape> q;
-    SoftmaxState<Shape> state = {};
-    int key = -1;  // before the first KV tile
-    // Tiles of eight rows leave registers for the range.
-    KeyRange held;
-    const KeyRange& keys = Shape::kTiles == 1 ? held : work.keys;
+    if (!is_computed) {
+      const bool fetches_next = threadIdx.x == 0 && number + 2 >= WorkQueue::kOwn;
+      const int next = fetches_next ? WorkQueue::kOwn * gridDim.x + atomicAdd(workspace.next_work, 1) : 0;
+      Query<Shape> q;
+      SoftmaxState<Shape> state = {};
+      int key = -1;  // before the first KV tile
+      // Tiles of eight rows leave registers for the range.
+      KeyRange held;
+      const KeyRange& keys = Shape::kTiles == 1 ? held : work.keys;
 
-    // One iteration per KV tile of the warp, and one before them: copies are in flight when the query is loaded. The
-    // last KV tile's stage is not refilled before the warps are merged.
+      // One iteration per KV tile of the warp, and one before them: copies are in flight when the query is loaded. The
+      // last KV tile's stage is not refilled before the warps are merged.
 #pragma unroll 1
-    do {
-      // One stage is free here; in the first iteration of the kernel all are. If the ring holds a KV tile, the next
-      // one's copies wait until the query is loaded: its block table entries arrive meanwhile.
+      do {
+        // One stage is free here; in the first iteration of the kernel all are. If the ring holds a KV tile, the next
+        // one's copies wait until the query is loaded: its block table entries arrive meanwhile.
 #pragma unroll 1
-      while (loaded < Shape::kStages) {
-        loaded += loader.Step(number, (stage + loaded) % Shape::kStages);
-        if (key >= 0 || !loader.HasKvTile() || (number > 0 && loaded > 0)) break;
-      }
-      if (key < 0) {
-        __syncwarp();
-        held = work.keys;
-        key = work.begin + Warp() * Shape::kKeys;
-        LoadQuery<Shape>(p, plan, work, q);
-        if (fetches_next) queue.Set(number + 2, next);
-#pragma unroll
-        for (int i = 0; i < Shape::kRows / 4; ++i) {
-          state.m[i / 2][i % 2] = -INFINITY;
-          // A wrong length makes NaN of the row.
-          if (!work.is_valid) state.l[i / 2][i % 2] = NAN;
+        while (loaded < Shape::kStages) {
+          loaded += loader.Step(number, (stage + loaded) % Shape::kStages);
+          if (key >= 0 || !loader.HasKvTile() || (number > 0 && loaded > 0)) break;
         }
-        continue;
-      }
-      // One commit group follows the KV tile's: the next KV tile's, or an empty one.
-      static_assert(Shape::kStages == 2);
-      cp_async_wait_group<1>();
-      __syncwarp();
-      AddKvTile<Shape>(p, plan, work, keys, q, shared_address(ring()) + stage * Shape::kStageBytes, key, state);
-      __syncwarp();
-      stage = (stage + 1) % Shape::kStages;
-      --loaded;
-      key += Shape::kWarps * Shape::kKeys;
-    } while (key < keys.end);
-    // The stage before is the last KV tile's, if the warp had one.
-    const bool has_o = work.begin + Warp() * Shape::kKeys < work.keys.end;
-    const int last = (stage + Shape::kStages - 1) % Shape::kStages;
-    StoreSoftmaxState<Shape>(state, work.rows, has_o, warp_m[Warp()], warp_l[Warp()],
-                             reinterpret_cast<float*>(ring() + last * Shape::kStageBytes));
-    if (Lane() == 0) warp_o[Warp()] = has_o ? last : -1;
-    if (number == 0) grid.barrier_wait(std::move(arrival));
-    const int index = queue.Index(number);
-    if (work.splits > 1 && index >= plan.slots) WaitForSlot<Shape>(p, plan, scheduler, workspace, index);
-    __syncthreads();
+        if (key < 0) {
+          __syncwarp();
+          held = work.keys;
+          key = work.begin + Warp() * Shape::kKeys;
+          LoadQuery<Shape>(p, plan, work, q);
+          if (fetches_next) queue.Set(number + 2, next);
+#pragma unroll
+          for (int i = 0; i < Shape::kRows / 4; ++i) {
+            state.m[i / 2][i % 2] = -INFINITY;
+            // A wrong length makes NaN of the row.
+            if (!work.is_valid) state.l[i / 2][i % 2] = NAN;
+          }
+          continue;
+        }
+        // One commit group follows the KV tile's: the next KV tile's, or an empty one.
+        static_assert(Shape::kStages == 2);
+        cp_async_wait_group<1>();
+        __syncwarp();
+        AddKvTile<Shape>(p, plan, work, keys, q, shared_address(ring()) + stage * Shape::kStageBytes, key, state);
+        __syncwarp();
+        stage = (stage + 1) % Shape::kStages;
+        --loaded;
+        key += Shape::kWarps * Shape::kKeys;
+      } while (key < keys.end);
+      // The stage before is the last KV tile's, if the warp had one.
+      const bool has_o = work.begin + Warp() * Shape::kKeys < work.keys.end;
+      const int last = (stage + Shape::kStages - 1) % Shape::kStages;
+      StoreSoftmaxState<Shape>(state, work.rows, has_o, warp_m[Warp()], warp_l[Warp()],
+                               reinterpret_cast<float*>(ring() + last * Shape::kStageBytes));
+      if (Lane() == 0) warp_o[Warp()] = has_o ? last : -1;
+      if (number == 0) grid.barrier_wait(std::move(arrival));
+    }
+    const bool is_split = work.splits > 1;
+    if (!is_computed) {
+      const int index = queue.Index(number);
+      if (is_split && index >= plan.slots) WaitForSlot<Shape>(p, plan, scheduler, workspace, index);
+      __syncthreads();
+      MergeWarps<Shape>(p, plan, work, index, workspace, SharedWarps<Shape>{shared, warp_m, warp_l, warp_o});
+    }
 
     // The last CTA to store a split of a tile reduces the tile, but after its own work tiles: beside other CTAs' copies
     // a reduction takes three times as long. It does not wait if other CTAs may wait for the slots.
     const bool is_waited_for = scheduler.Count() > plan.slots;
     const bool reduces =
         is_waited_for || queue.Index(number + 1) >= scheduler.Count() || reductions.count == Reductions::kMost - 1;
-
-    // Merges the warps' (m, l, O): into the result, or into the split's slot of the workspace.
-    const bool is_split = work.splits > 1;
-    const int64_t slot_row = is_split ? int64_t{queue.Index(number) % plan.slots} * Shape::kRows : 0;
-    for (int row = Warp(); row < work.rows; row += Shape::kWarps) {
-      const int column = Lane() * kCount;
-      // All loads, before the first is waited for; none of a stage that may be refilled meanwhile.
-      float warp_ms[Shape::kWarps], warp_ls[Shape::kWarps];
-      Columns<float, kCount> parts[Shape::kWarps] = {};
-      float m = -INFINITY, l = 0;
-      Columns<float, kCount> o = {};
-#pragma unroll
-      for (int w = 0; w < Shape::kWarps; ++w) {
-        warp_ms[w] = warp_m[w][row], warp_ls[w] = warp_l[w][row];
-        if (warp_o[w] < 0) continue;
-        const char* stage_of_o = shared + w * Shape::kRingBytes + warp_o[w] * Shape::kStageBytes;
-        parts[w] = *reinterpret_cast<const Columns<float, kCount>*>(stage_of_o + Shape::OOffset(row, column) * 4);
-      }
-#pragma unroll
-      for (int w = 0; w < Shape::kWarps; ++w) m = fmaxf(m, warp_ms[w]);
-#pragma unroll
-      for (int w = 0; w < Shape::kWarps; ++w) {
-        const float rescale = Exp2Minus(warp_ms[w], m);
-        l += rescale * warp_ls[w];
-        if (warp_o[w] < 0) continue;
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) o.values[i] += rescale * parts[w].values[i];
-      }
-      if (!is_split) {
-        StoreRow<Shape>(p, plan, work, row, column, m, l, o);
-        continue;
-      }
-      const int64_t to = slot_row + row;
-      if (Lane() == 0) workspace.m_l[to] = {m, l};
-      if (column < plan.d) *reinterpret_cast<Columns<float, kCount>*>(workspace.o + to * plan.d + column) = o;
-    }
     __syncthreads();
     if (threadIdx.x == 0 && is_split) reductions.Arrive(plan, workspace, {work, queue.Index(number)});
     if (!reduces) continue;
@@ -208,7 +188,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
 
 template <typename Shape>
 cudaError_t Launch(cudaStream_t stream, const Params& p, bool all_rows) {
-  const auto kernel = DecodeKernel<Shape>;
+  const auto kernel = MayBeFew(p) ? DecodeKernel<Shape, true> : DecodeKernel<Shape, false>;
   int device = 0, sms = 0, ctas_per_sm = 0;
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes);
   if (error != cudaSuccess) return error;

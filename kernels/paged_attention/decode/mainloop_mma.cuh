@@ -76,11 +76,11 @@ __device__ inline void GemmQk(const Query<Shape>& q, const LdmatrixAddresses<Sha
 
 // O += V^T P. With a mask, the values of keys that the token does not see are zero, and only the token's rows change:
 // no value is multiplied by P = 0.
-template <typename Shape, bool kHasMask>
+template <typename Shape, bool kHasMask, typename State>
 __device__ inline void GemmPv(const LdmatrixAddresses<Shape, true>& values,
                               const uint32_t (&p_frag)[Shape::kTiles][Shape::kKeys / 16][2],
                               const uint32_t (&masks)[Shape::kKeys / 16][2], const bool (&is_token)[Shape::kTiles][2],
-                              SoftmaxState<Shape>& state) {
+                              State& state) {
 #pragma unroll
   for (int i = 0; i < Shape::kKeys / 16; ++i) {
 #pragma unroll

@@ -25,6 +25,11 @@ inline constexpr int64_t kFewBytes = 300'000'000;
 inline constexpr int kSlotRows = 2048 * kDecodeRows;
 static_assert(kSequenceTiles <= kSlotRows / kDecodeRows, "the splits of a tile never wait for one another");
 
+// Up to so many work tiles are few: several CTAs compute each. None waits for a slot.
+inline constexpr int kFewTiles = 44;
+// Warps of a CTA, at most.
+inline constexpr int kMostWarps = 6;
+
 // Division of a number below 2^31 by a multiplication.
 // Source: Granlund and Montgomery, "Division by invariant integers using multiplication", 1994.
 class Divider {
@@ -60,18 +65,24 @@ struct Plan {
   bool all_rows;
 };
 
-// The workspace: counters, one for each tile that may have several splits, and last that of work tiles taken; then each
-// slot's (m, l) of its rows; then their O.
+// The workspace: counters, one for each tile that may have several splits, those of few work tiles, and last that of
+// work tiles taken; then each slot's (m, l) of its rows; then their O; then the same of each warp of few work tiles.
 inline int64_t DecodeTiles(const Params& p) { return p.seqs * p.kv_heads * CeilDiv(p.heads / p.kv_heads, kDecodeRows); }
 
+// Whether a call may have few work tiles. Then the workspace has (m, l, O) of each warp of them, too.
+inline bool MayBeFew(const Params& p) { return DecodeTiles(p) <= kFewTiles; }
+
+inline int64_t FewRows(const Params& p) { return MayBeFew(p) ? kFewTiles * kMostWarps * kDecodeRows : 0; }
+
 // A tile has half of kDecodeRows, or all.
-inline int64_t CounterBytes(const Params& p) { return CeilDiv((2 * DecodeTiles(p) + 1) * 4, 256) * 256; }
+inline int64_t CounterBytes(const Params& p) { return CeilDiv((2 * DecodeTiles(p) + kFewTiles + 1) * 4, 256) * 256; }
 
 inline int64_t MaxSplits(const Params& p) { return p.kv_heads > kSequenceTiles ? 1 : kSequenceTiles / p.kv_heads; }
 
 inline int64_t SlotRows(const Params& p) {
   const int64_t splits = CeilDiv(p.max_blocks * p.block_size, kSplitKeys), most = MaxSplits(p);
-  const int64_t rows = DecodeTiles(p) * (splits < most ? splits : most) * kDecodeRows;
+  const int64_t slots = DecodeTiles(p) * (splits < most ? splits : most), few = MayBeFew(p) ? kFewTiles : 0;
+  const int64_t rows = (slots > few ? slots : few) * kDecodeRows;
   return rows < kSlotRows ? rows : kSlotRows;
 }
 

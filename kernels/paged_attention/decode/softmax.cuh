@@ -71,21 +71,26 @@ __device__ inline bool AreFinite(const LdmatrixAddresses<Shape, true>& values) {
   return __all_sync(kAllLanes, nans == 0 && static_cast<float>(sum.x) == 0 && static_cast<float>(sum.y) == 0);
 }
 
-// Adds a stage's keys and values to the running softmax.
+// Whether the tokens of the work tile see different keys of a KV tile.
 template <typename Shape>
-__device__ inline void AddKvTile(const Params& p, const Plan& plan, const WorkTile& work, const KeyRange& keys,
-                                 const Query<Shape>& q, uint32_t stage, int first_key, SoftmaxState<Shape>& state) {
-  using Factor = std::conditional_t<Shape::kIsFloat8, __half, typename Shape::T>;
-  const int lane = Lane(), past = first_key + Shape::kKeys;
-  const bool tokens_differ = first_key < keys.all_begin || min(past, keys.end) > keys.all_end;
+__device__ inline bool TokensDiffer(const KeyRange& keys, int first_key) {
+  return first_key < keys.all_begin || min(first_key + Shape::kKeys, keys.end) > keys.all_end;
+}
 
-  float s[Shape::kTiles][Shape::kKeys / 16][4];
-  GemmQk<Shape>(q, LdmatrixAddresses<Shape, false>(stage), s);
-  FinishScores<Shape>(p, plan, work, q, first_key, tokens_differ || past > keys.end, s);
+// S of a KV tile, from its keys in shared memory.
+template <typename Shape>
+__device__ inline void ComputeScores(const Params& p, const Plan& plan, const WorkTile& work, const KeyRange& keys,
+                                     const Query<Shape>& q, uint32_t keys_at, int first_key,
+                                     float (&s)[Shape::kTiles][Shape::kKeys / 16][4]) {
+  const bool is_masked = TokensDiffer<Shape>(keys, first_key) || first_key + Shape::kKeys > keys.end;
+  GemmQk<Shape>(q, LdmatrixAddresses<Shape, false>(keys_at), s);
+  FinishScores<Shape>(p, plan, work, q, first_key, is_masked, s);
+}
 
-  // The largest S of each row, of this lane's. O is rescaled only if one is much larger than m; only then do the lanes
-  // exchange their maxima.
-  float max[Shape::kTiles][2];
+// The largest S of each row, of this lane's; whether one is much larger than m.
+template <typename Shape, typename State>
+__device__ inline bool FindMaxima(const float (&s)[Shape::kTiles][Shape::kKeys / 16][4], const State& state,
+                                  float (&max)[Shape::kTiles][2]) {
   bool is_larger = false;
 #pragma unroll
   for (int tile = 0; tile < Shape::kTiles; ++tile) {
@@ -99,26 +104,16 @@ __device__ inline void AddKvTile(const Params& p, const Plan& plan, const WorkTi
       is_larger = is_larger || max[tile][row] > state.m[tile][row] + kSlack;
     }
   }
-  if (__any_sync(kAllLanes, is_larger)) {
-#pragma unroll
-    for (int tile = 0; tile < Shape::kTiles; ++tile) {
-#pragma unroll
-      for (int row = 0; row < 2; ++row) {
-#pragma unroll
-        for (int lanes = 4; lanes < kWarpSize; lanes *= 2) {
-          max[tile][row] = fmaxf(max[tile][row], __shfl_xor_sync(kAllLanes, max[tile][row], lanes));
-        }
-        if (!(max[tile][row] > state.m[tile][row] + kSlack)) continue;
-        const float rescale = Exp2Minus(state.m[tile][row], max[tile][row]);
-        state.m[tile][row] = max[tile][row];
-        state.l[tile][row] *= rescale;
-#pragma unroll
-        for (int i = 0; i < Shape::kDim / 16; ++i) {
-          state.o[tile][i][row] *= rescale, state.o[tile][i][2 + row] *= rescale;
-        }
-      }
-    }
-  }
+  return is_larger;
+}
+
+// Adds P V of a KV tile, and P to l.
+template <typename Shape, typename State>
+__device__ inline void AddProbabilities(const Plan& plan, const WorkTile& work, bool tokens_differ, uint32_t values_at,
+                                        int first_key, const float (&s)[Shape::kTiles][Shape::kKeys / 16][4],
+                                        State& state) {
+  using Factor = std::conditional_t<Shape::kIsFloat8, __half, typename Shape::T>;
+  const int lane = Lane();
 
   // P: two rows of a key in a register, and after a transposition two keys of a row.
   uint32_t p_frag[Shape::kTiles][Shape::kKeys / 16][2];
@@ -134,7 +129,7 @@ __device__ inline void AddKvTile(const Params& p, const Plan& plan, const WorkTi
     }
   }
 
-  const LdmatrixAddresses<Shape, true> values(stage + Shape::kValues);
+  const LdmatrixAddresses<Shape, true> values(values_at);
   uint32_t masks[Shape::kKeys / 16][2] = {};
   bool is_token[Shape::kTiles][2] = {};
   if (!tokens_differ || AreFinite<Shape>(values)) {
@@ -158,6 +153,45 @@ __device__ inline void AddKvTile(const Params& p, const Plan& plan, const WorkTi
     }
     GemmPv<Shape, true>(values, p_frag, masks, is_token, state);
   }
+}
+
+// Adds a KV tile to the running softmax: its S, and its values in shared memory. O is rescaled only if an S is much
+// larger than its row's m; only then do the lanes exchange their maxima.
+template <typename Shape>
+__device__ inline void AddScores(const Plan& plan, const WorkTile& work, const KeyRange& keys, uint32_t values_at,
+                                 int first_key, const float (&s)[Shape::kTiles][Shape::kKeys / 16][4],
+                                 SoftmaxState<Shape>& state) {
+  float max[Shape::kTiles][2];
+  if (__any_sync(kAllLanes, FindMaxima<Shape>(s, state, max))) {
+#pragma unroll
+    for (int tile = 0; tile < Shape::kTiles; ++tile) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+#pragma unroll
+        for (int lanes = 4; lanes < kWarpSize; lanes *= 2) {
+          max[tile][row] = fmaxf(max[tile][row], __shfl_xor_sync(kAllLanes, max[tile][row], lanes));
+        }
+        if (!(max[tile][row] > state.m[tile][row] + kSlack)) continue;
+        const float rescale = Exp2Minus(state.m[tile][row], max[tile][row]);
+        state.m[tile][row] = max[tile][row];
+        state.l[tile][row] *= rescale;
+#pragma unroll
+        for (int i = 0; i < Shape::kDim / 16; ++i) {
+          state.o[tile][i][row] *= rescale, state.o[tile][i][2 + row] *= rescale;
+        }
+      }
+    }
+  }
+  AddProbabilities<Shape>(plan, work, TokensDiffer<Shape>(keys, first_key), values_at, first_key, s, state);
+}
+
+// Adds a stage's keys and values to the running softmax.
+template <typename Shape>
+__device__ inline void AddKvTile(const Params& p, const Plan& plan, const WorkTile& work, const KeyRange& keys,
+                                 const Query<Shape>& q, uint32_t stage, int first_key, SoftmaxState<Shape>& state) {
+  float s[Shape::kTiles][Shape::kKeys / 16][4];
+  ComputeScores<Shape>(p, plan, work, keys, q, stage, first_key, s);
+  AddScores<Shape>(plan, work, keys, stage + Shape::kValues, first_key, s, state);
 }
 
 // A warp's (m, l, O) to shared memory; O only if the warp had a KV tile.
