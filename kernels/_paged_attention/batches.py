@@ -93,6 +93,26 @@ def arguments(
     }
 
 
+def repeated(a: dict, copies: int) -> dict:
+    """A batch with its sequences and their rows several times, over the same cache; padding stays at the end."""
+    count = int(a["num_seqs"])
+    starts, rows = a["query_start_loc"][: count + 1], int(a["query_start_loc"][count])
+    offsets = rows * torch.arange(copies, dtype=torch.int32)[:, None]
+
+    def of(tensor: torch.Tensor, used: int) -> torch.Tensor:
+        return torch.cat([*[tensor[:used]] * copies, tensor[used:]])
+
+    return a | {
+        "query": of(a["query"], rows),
+        "context_lens": of(a["context_lens"], count),
+        "block_tables": of(a["block_tables"], count),
+        "query_start_loc": torch.cat(
+            [(offsets + starts[:-1]).flatten(), integers(rows * copies), a["query_start_loc"][count + 1 :]]
+        ),
+        "num_seqs": integers(count * copies),
+    }
+
+
 def slopes(heads: int) -> torch.Tensor:
     result = 2 ** (-8 * torch.arange(1, heads + 1) / heads)
     result[0], result[-1] = 0, -result[-1]

@@ -1,6 +1,7 @@
 """Inputs of paged_attention and paged_attention_lse, for their test and benchmark; each with its reason."""
 
 import torch
+from pyxla_kernels._paged_attention.bad_inputs import Bad, bad_lengths, changed, size, table_with
 from pyxla_kernels._paged_attention.batches import integers
 from pyxla_kernels._paged_attention.bench_list import BENCHES  # noqa: F401 - devtool bench looks for it here
 from pyxla_kernels._paged_attention.cases import (
@@ -13,13 +14,8 @@ from pyxla_kernels._paged_attention.cases import (
     LONG,
     LONGER,
     RAGGED,
-    Bad,
-    bad_lengths,
     batch,
-    changed,
     shared_prefix,
-    size,
-    table_with,
 )
 from pyxla_kernels._paged_attention.fuzz import FUZZ_KEEPS, fuzz  # noqa: F401 - devtool fuzz looks for them here
 from pyxla_kernels._paged_attention.fuzz import fuzz_lse as paged_attention_lse_fuzz  # noqa: F401

@@ -5,13 +5,24 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyxla_kernels._paged_attention.batches import arguments, integers, sequences
+from pyxla_kernels._paged_attention.batches import arguments, integers, repeated, sequences
+from pyxla_kernels._paged_attention.cases import BATCHES
 from pyxla_kernels._testing.checks_on_xla import is_cuda
 from pyxla_kernels._testing.custom_calls import call_handler, to_xla
-from pyxla_kernels.paged_attention.cases import BAD_INPUTS, CASES, PAGED_ATTENTION_LSE_CASES, RAGGED, changed
+from pyxla_kernels.paged_attention.cases import (
+    BAD_INPUTS,
+    CASES,
+    FEW_TILES,
+    LSE_BATCHES,
+    PAGED_ATTENTION_LSE_CASES,
+    RAGGED,
+    changed,
+)
 from pyxla_kernels.paged_attention.paged_attention import paged_attention, paged_attention_lse
 
 from pyxla import ArgumentError, PyxlaError, sync, testing
+from pyxla.pjrt.platform import platform_of, requested_device
+from pyxla.testing.device_memory import call_raw
 from pyxla.testing.tolerance import compare
 
 # On CUDA each dtype has its own kernels.
@@ -235,32 +246,18 @@ def test_row_depends_bit_for_bit_on_its_sequence_alone(lengths, dtype):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "options"),
-    [
-        (torch.bfloat16, {"d": 128}),
-        (torch.float16, {"d": 64}),
-        (torch.bfloat16, {"d": 256, "heads": (4, 2)}),
-        (torch.bfloat16, {"d": 128, "cache_dtype": torch.float8_e4m3fn}),
-        (torch.float16, {"d": 64, "cache_dtype": torch.float8_e4m3fn}),
-    ],
-    ids=str,
+    "batch",
+    [b for b in BATCHES + FEW_TILES + LSE_BATCHES if b.dtype != torch.float32 and b.lengths],
+    ids=lambda b: b.name,
 )
-@pytest.mark.parametrize("lengths", [[(1, 5119), (1, 600)], [(3, 1700), (1, 5300)]], ids=["decode", "few-new"])
-def test_row_does_not_depend_on_the_number_of_work_tiles(lengths, dtype, options):
-    """On CUDA several CTAs compute each work tile if there are few, and each CTA several if there are many."""
-    few = arguments(torch.Generator().manual_seed(0), lengths, dtype, **options)
-    copies, (first, second) = 12, few["query_start_loc"][1:].tolist()
-    starts = [second * copy + start for copy in range(copies) for start in (0, first)]
-    many = few | {
-        "query": few["query"].repeat(copies, 1, 1),
-        "context_lens": few["context_lens"].repeat(copies),
-        "block_tables": few["block_tables"].repeat(copies, 1),
-        "query_start_loc": integers(*starts, second * copies),
-        "num_seqs": integers(2 * copies),
-    }
-    # Another order of sums shows in lse, which is float32, more than in results of 16 bits.
-    for got, want in zip(lse_on_xla(many), lse_on_xla(few), strict=True):
-        assert torch.equal(got, want.repeat(copies, *[1] * (want.ndim - 1)))
+def test_row_does_not_depend_on_the_number_of_work_tiles(batch):
+    """On CUDA several CTAs compute each work tile if there are few, and each CTA several if there are many. Another
+    order of sums shows in lse, which is float32, more than in results of 16 bits."""
+    few, copies = batch.case(has_lse=True).arguments(), 45
+    rows, platform = int(few["query_start_loc"].max()), platform_of(requested_device())
+    many = call_raw(paged_attention_lse, repeated(few, copies), platform)[1]
+    for got, want in zip(many, call_raw(paged_attention_lse, few, platform)[1], strict=True):
+        assert torch.equal(got, torch.cat([*[want[:rows]] * copies, want[rows:]]))
 
 
 def test_weights_of_any_size_are_exact():

@@ -2,7 +2,8 @@ import re
 
 import pytest
 import torch
-from pyxla_kernels._paged_attention.cases import BF16, F8, Bad, changed, size
+from pyxla_kernels._paged_attention.bad_inputs import Bad, changed, size
+from pyxla_kernels._paged_attention.cases import BF16, F8
 from pyxla_kernels._testing.custom_calls import call_handler, to_xla
 from pyxla_kernels.paged_attention_flashinfer.paged_attention_flashinfer import flashinfer
 

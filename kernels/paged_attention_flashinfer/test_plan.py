@@ -8,8 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pyxla_kernels._paged_attention.bad_inputs import Bad, bad_lengths, changed
 from pyxla_kernels._paged_attention.batches import integers
-from pyxla_kernels._paged_attention.cases import BF16, Bad, bad_lengths, changed
+from pyxla_kernels._paged_attention.cases import BF16
 from pyxla_kernels.paged_attention_flashinfer.paged_attention_flashinfer import flashinfer, workspace_bytes
 
 from pyxla import ArgumentError, include_dir
