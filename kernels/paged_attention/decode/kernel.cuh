@@ -13,9 +13,9 @@
 //   CTA                (m, l, O) of its warps, merged in shared memory -> result, or the split's slot in the workspace
 //   last CTA of a tile reduces its splits in their order, after its last work tile   epilogue.cuh
 //
-// If there are few work tiles, several CTAs compute each: few_tiles.cuh. Only launches that may have few contain that
-// code, because a longer kernel is slower when its instructions are not in a cache. For the same reason that code comes
-// before the loop, and its CTAs join the loop only to reduce splits.
+// If there are few work tiles, several CTAs compute each: few_tiles.cuh. They join the loop only to reduce splits. The
+// first 64 KB of a kernel are fast to fetch, so that code comes before the loop, and only kernels of calls that may
+// have few work tiles contain it.
 //
 //   synchronization                    orders
 //   cp_async_wait_group<1>             a KV tile's copies before its MMAs; the next KV tile stays in flight
@@ -23,6 +23,7 @@
 //   __syncthreads                      the warps' (m, l, O) before their merge, and the merge before the next ones
 //   barrier of the grid, once          zeroed counters before the first arrival at one
 //   counter per tile                   the splits' slots before their reduction, which is before a slot's next use
+//   counter per work tile, if few      the (m, l, O) of its CTAs before their merge
 #pragma once
 
 #include <cooperative_groups.h>
