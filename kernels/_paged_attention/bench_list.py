@@ -81,6 +81,9 @@ _KINDS = [
     _prefill("bf16-f8-prefill-4x3000", "a float8 cache", _prompts(*[3000] * 4), cache_dtype=F8),
     _prefill("bf16-f8-prefill-1x8192", "a float8 cache, one long prompt", _prompts(8192), cache_dtype=F8),
     _prefill("bf16-f8-prefill-4x3000-d64", "a float8 cache, head size 64", _prompts(*[3000] * 4), d=64, cache_dtype=F8),
+    _prefill(
+        "bf16-f8-prefill-4x3000-d256", "a float8 cache, the longest heads", _prompts(*[3000] * 4), d=256, cache_dtype=F8
+    ),
     _prefill("bf16-mixed", "prefills and decodes in one call", _prompts(*[1500] * 4) + [(1, 2500)] * 96),
 ]
 

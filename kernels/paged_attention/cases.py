@@ -41,7 +41,7 @@ FEW_TILES = [
     batch("few-tiles-f8-d-64", "64 keys in a KV tile", ((1, 3000), (3, 100)), F16, cache_dtype=F8, scaled=True),
     batch(
         "few-tiles-f8-d-256",
-        "a prefill that decode's kernel computes, beside splits",
+        "splits, and a prefill that is another kernel's",
         ((1, 6000), (30, 30), (1, 6000)),
         BF16,
         cache_dtype=F8,

@@ -22,15 +22,13 @@ cudaError_t LaunchFloat16(cudaStream_t stream, const Params& params, bool all_ro
 cudaError_t LaunchFloat8(cudaStream_t stream, const Params& params, bool all_rows);
 }  // namespace decode
 
-// prefill/prefill.cu: tensor cores, for sequences of many new tokens.
-bool PrefillCovers(const Params& params);
+// prefill/prefill.cu: tensor cores, for sequences of many new tokens; any arguments that DecodeCovers.
 cudaError_t LaunchPrefill(cudaStream_t stream, const Params& params);
 
 // The same for one dtype of the cache: prefill/bf16.cu, f16.cu and f8.cu.
 namespace prefill {
 cudaError_t LaunchBFloat16(cudaStream_t stream, const Params& params);
 cudaError_t LaunchFloat16(cudaStream_t stream, const Params& params);
-bool CoversFloat8(const Params& params);
 cudaError_t LaunchFloat8(cudaStream_t stream, const Params& params);
 }  // namespace prefill
 

@@ -16,13 +16,10 @@ bool IsDecodeCall(const Params& p) {
 // what is its own.
 cudaError_t LaunchPagedAttention(cudaStream_t stream, const Params& params) {
   if (params.tokens == 0) return cudaSuccess;
-  if (DecodeCovers(params)) {
-    const bool has_prefill = !IsDecodeCall(params) && PrefillCovers(params);
-    const cudaError_t error = LaunchDecode(stream, params, !has_prefill);
-    if (error != cudaSuccess || !has_prefill) return error;
-    return LaunchPrefill(stream, params);
-  }
-  return LaunchGeneric(stream, params);
+  if (!DecodeCovers(params)) return LaunchGeneric(stream, params);
+  const bool all_rows = IsDecodeCall(params);
+  const cudaError_t error = LaunchDecode(stream, params, all_rows);
+  return error != cudaSuccess || all_rows ? error : LaunchPrefill(stream, params);
 }
 
 }  // namespace paged_attention

@@ -114,10 +114,16 @@ def test_results_of_two_parts_of_a_context_merge_to_the_whole(cut):
     torch.testing.assert_close(merged, out.double(), rtol=1e-5, atol=1e-6)
 
 
+# For bfloat16, each has a kernel of its own on CUDA.
+@pytest.mark.parametrize(
+    ("dtype", "block_size", "d"),
+    [(torch.float32, 8, 64), (torch.bfloat16, 8, 128), (torch.bfloat16, 4, 128), (torch.bfloat16, 4, 256)],
+)
 @pytest.mark.parametrize("where", [0, 1], ids=["key", "value"])
-def test_nan_in_a_float8_cache_reaches_the_rows_that_see_it_and_no_other(where):
-    a = batch([(30, 40)], block_size=8, cache_dtype=F8, scaled=True, sinks=True, alibi=True, sliding_window=6)
-    a["kv_cache"][where, a["block_tables"][0, 2], 3] = torch.nan
+def test_nan_in_a_float8_cache_reaches_the_rows_that_see_it_and_no_other(where, dtype, block_size, d):
+    options = {"cache_dtype": F8, "scaled": True, "sinks": True, "alibi": True, "sliding_window": 6}
+    a = batch([(30, 40)], dtype, block_size=block_size, d=d, **options)
+    a["kv_cache"][where, a["block_tables"][0, 19 // block_size], 19 % block_size] = torch.nan
     distance = torch.arange(10, 40) - 19
     sees = (distance >= 0) & (distance < 6)
     out, lse = on_xla(paged_attention_lse, a)

@@ -150,8 +150,11 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
       // The stage before is the last KV tile's, if the warp had one.
       const bool has_o = work.begin + Warp() * Shape::kKeys < work.keys.end;
       const int last = (stage + Shape::kStages - 1) % Shape::kStages;
-      StoreSoftmaxState<Shape>(state, work.rows, has_o, warp_m[Warp()], warp_l[Warp()],
-                               reinterpret_cast<float*>(ring() + last * Shape::kStageBytes));
+      const auto store_m_l = [&](int row, float m, float l) { warp_m[Warp()][row] = m, warp_l[Warp()][row] = l; };
+      const auto store_o = [&](int row, int column, float o) {
+        reinterpret_cast<float*>(ring() + last * Shape::kStageBytes)[Shape::OOffset(row, column)] = o;
+      };
+      StoreSoftmaxState<Shape>(state, work.rows, has_o, store_m_l, store_o);
       if (Lane() == 0) warp_o[Warp()] = has_o ? last : -1;
       if (number == 0) grid.barrier_wait(std::move(arrival));
     }

@@ -100,25 +100,16 @@ class ShareLoop {
 
   // The slices of the share's O, and with the first one its m and l, to the workspace.
   __device__ void Store(const SoftmaxState<Part>& state, float2* m_l, float* o) const {
-    const int lane = Lane(), slice = first_slice_ + Warp();
+    const int slice = first_slice_ + Warp(), first = slice * Part::kDim;
     if (Warp() >= slices_) return;
     m_l += share_ * Shape::kRows, o += share_ * Shape::kRows * plan_.d;
-#pragma unroll
-    for (int i = 0; i < Shape::kRows / 4; ++i) {
-      const int tile = i / 2, column = i % 2, row = tile * 8 + lane % 4 * 2 + column;
-      float sum = state.l[tile][column];
-#pragma unroll
-      for (int lanes = 4; lanes < kWarpSize; lanes *= 2) sum += __shfl_xor_sync(kAllLanes, sum, lanes);
-      if (row >= work_.rows) continue;
-      if (lane < 4 && slice == 0) m_l[row] = {state.m[tile][column], sum};
-#pragma unroll
-      for (int j = 0; j < Part::kDim / 16; ++j) {
-        const int first = slice * Part::kDim + j * 16 + (Shape::kIsFloat8 ? lane / 4 * 2 : lane / 4);
-        const int second = first + (Shape::kIsFloat8 ? 1 : 8);
-        if (first < plan_.d) o[row * plan_.d + first] = state.o[tile][j][column];
-        if (second < plan_.d) o[row * plan_.d + second] = state.o[tile][j][2 + column];
-      }
-    }
+    const auto store_m_l = [&](int row, float m, float l) {
+      if (slice == 0) m_l[row] = {m, l};
+    };
+    const auto store_o = [&](int row, int column, float value) {
+      if (first + column < plan_.d) o[row * plan_.d + first + column] = value;
+    };
+    StoreSoftmaxState<Part>(state, work_.rows, true, store_m_l, store_o);
   }
 
  private:

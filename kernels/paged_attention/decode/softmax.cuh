@@ -194,10 +194,10 @@ __device__ inline void AddKvTile(const Params& p, const Plan& plan, const WorkTi
   AddScores<Shape>(plan, work, keys, stage + Shape::kValues, first_key, s, state);
 }
 
-// A warp's (m, l, O) to shared memory; O only if the warp had a KV tile.
-template <typename Shape>
-__device__ inline void StoreSoftmaxState(const SoftmaxState<Shape>& state, int rows, bool has_o, float* m, float* l,
-                                         float* o) {
+// A warp's (m, l, O): store_m_l(row, m, l), and store_o(row, column, o) if the warp had a KV tile.
+template <typename Shape, typename StoreMl, typename StoreO>
+__device__ inline void StoreSoftmaxState(const SoftmaxState<Shape>& state, int rows, bool has_o, StoreMl store_m_l,
+                                         StoreO store_o) {
   const int lane = Lane();
 #pragma unroll
   for (int i = 0; i < Shape::kRows / 4; ++i) {
@@ -206,13 +206,13 @@ __device__ inline void StoreSoftmaxState(const SoftmaxState<Shape>& state, int r
 #pragma unroll
     for (int lanes = 4; lanes < kWarpSize; lanes *= 2) sum += __shfl_xor_sync(kAllLanes, sum, lanes);
     if (row >= rows) continue;
-    if (lane < 4) m[row] = state.m[tile][column], l[row] = sum;
+    if (lane < 4) store_m_l(row, state.m[tile][column], sum);
     if (!has_o) continue;
 #pragma unroll
     for (int j = 0; j < Shape::kDim / 16; ++j) {
       const int first = j * 16 + (Shape::kIsFloat8 ? lane / 4 * 2 : lane / 4);
-      o[Shape::OOffset(row, first)] = state.o[tile][j][column];
-      o[Shape::OOffset(row, first + (Shape::kIsFloat8 ? 1 : 8))] = state.o[tile][j][2 + column];
+      store_o(row, first, state.o[tile][j][column]);
+      store_o(row, first + (Shape::kIsFloat8 ? 1 : 8), state.o[tile][j][2 + column]);
     }
   }
 }

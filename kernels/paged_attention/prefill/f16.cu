@@ -3,6 +3,6 @@
 
 namespace paged_attention::prefill {
 
-cudaError_t LaunchFloat16(cudaStream_t stream, const Params& p) { return LaunchForDim<__half>(stream, p); }
+cudaError_t LaunchFloat16(cudaStream_t stream, const Params& p) { return LaunchForDim<__half, __half>(stream, p); }
 
 }  // namespace paged_attention::prefill

@@ -5,6 +5,8 @@
 //
 //   wait K, __syncthreads, start V | S = Q K^T | wait V, __syncthreads, start next K | softmax | O += P V
 //
+// Before each __syncthreads, a thread converts what it has copied of a float8 cache.
+//
 // After Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", 2023,
 // arXiv:2307.08691.
 #pragma once
@@ -51,24 +53,58 @@ __device__ inline int64_t FindSlot(const Params& p, const Tile& tile, int64_t kv
   return ((block * block_size + key % block_size) * p.kv_heads + kv_head) * p.head_dim;
 }
 
+// A thread's part of each copy of K or V: 16 bytes of a row of the cache. What it copies of float8 lies in one of the
+// two chunks that it becomes: the second one for half of eight lanes, so that these use all banks.
+template <typename Kv, int kHeadDim>
+struct Copy {
+  static constexpr bool kIsFloat8 = std::is_same_v<Kv, __nv_fp8_e4m3>;
+  static constexpr int kElements = 16 / sizeof(Kv), kThreadsPerRow = kHeadDim / kElements;
+  static constexpr int kRowsPerPass = kThreads / kThreadsPerRow, kPasses = kKeys / kRowsPerPass;
+  static_assert(kThreads % kThreadsPerRow == 0 && kKeys % kRowsPerPass == 0, "the threads copy whole rows");
+
+  int column = threadIdx.x % kThreadsPerRow * kElements, first_row = threadIdx.x / kThreadsPerRow;
+  int chunk = column / kChunk + (kIsFloat8 && threadIdx.x % kThreadsPerRow % 8 >= 4 ? 1 : 0);
+};
+
 // Unseen keys and values become zeros. Keys of a page that does not exist become NaN, which reaches only the rows that
 // see them.
-template <typename T, int kHeadDim>
-__device__ inline void LoadKeys(const Params& p, const T* cache, const int64_t (&slots)[kKeys], bool is_key,
+template <typename Kv, int kHeadDim>
+__device__ inline void LoadKeys(const Params& p, const Kv* cache, const int64_t (&slots)[kKeys], bool is_key,
                                 SmemTile<kHeadDim> to) {
-  constexpr int kChunks = kHeadDim / kChunk, kRowsPerPass = kThreads / kChunks;
-  static_assert(kThreads % kChunks == 0 && kKeys % kRowsPerPass == 0, "the threads load whole rows");
-  const int chunk = threadIdx.x % kChunks;
-  const bool is_inside = chunk * kChunk < p.head_dim;
+  const Copy<Kv, kHeadDim> copy;
+  const bool is_inside = copy.column < p.head_dim;
 #pragma unroll 4
-  for (int pass = 0; pass < kKeys / kRowsPerPass; ++pass) {
-    const int row = pass * kRowsPerPass + threadIdx.x / kChunks;
+  for (int pass = 0; pass < copy.kPasses; ++pass) {
+    const int row = pass * copy.kRowsPerPass + copy.first_row;
     const int64_t slot = slots[row];
     const bool is_read = is_inside && slot >= 0;
     if (is_key && slot == kWrongBlock) {
-      st_shared_v4(to.At(row, chunk), Pack<T>(NAN, NAN));
+      st_shared_v4(to.At(row, copy.chunk), 0xffffffff);
     } else {
-      cp_async_zfill(to.At(row, chunk), is_read ? cache + slot + chunk * kChunk : cache, is_read);
+      cp_async_zfill(to.At(row, copy.chunk), is_read ? cache + slot + copy.column : cache, is_read);
+    }
+  }
+}
+
+// What the thread has copied, from float8 to T.
+template <typename T, int kHeadDim>
+__device__ inline void ConvertKeys(SmemTile<kHeadDim> tile) {
+  const Copy<__nv_fp8_e4m3, kHeadDim> copy;
+  const int second = copy.chunk % 2;
+#pragma unroll
+  for (int pass = 0; pass < copy.kPasses; ++pass) {
+    const int row = pass * copy.kRowsPerPass + copy.first_row;
+    uint32_t sixteen[4];
+    ld_shared_v4(sixteen, tile.At(row, copy.chunk));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      uint32_t words[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const uint32_t four = i == second ? sixteen[j / 2] : sixteen[2 + j / 2];
+        words[j] = E4m3x2To<T>(j % 2 == 0 ? four & 0xffff : four >> 16);
+      }
+      st_shared_v4(tile.At(row, copy.chunk - second + (i ^ second)), words);
     }
   }
 }
@@ -94,10 +130,11 @@ __device__ inline void GemmPv(const uint32_t (&p_frag)[kRowTiles][kKeys / 8][2],
   }
 }
 
-template <typename T, int kHeadDim>
+template <typename T, typename Kv, int kHeadDim>
 __global__ void __launch_bounds__(kThreads) PrefillKernel(const Params p, const Plan plan) {
   using S = Shape<kHeadDim>;
   constexpr int kRowTiles = S::kRowTiles, kColumns = kHeadDim / 8, kKeyColumns = kKeys / 8;
+  constexpr bool kIsFloat8 = std::is_same_v<Kv, __nv_fp8_e4m3>;
   extern __shared__ __align__(1024) uint8_t shared[];
   __shared__ int64_t slots[2][kKeys];
   __shared__ uint8_t has_nonfinite[kKeys];
@@ -112,8 +149,8 @@ __global__ void __launch_bounds__(kThreads) PrefillKernel(const Params p, const 
   if (blockIdx.x >= count) return;
   const Tile tile = tiles.Find(p, plan, count - 1 - static_cast<int>(blockIdx.x));
 
-  const T* key_cache = static_cast<const T*>(p.kv_cache);
-  const T* value_cache = key_cache + p.blocks * p.block_size * p.kv_heads * p.head_dim;
+  const Kv* key_cache = static_cast<const Kv*>(p.kv_cache);
+  const Kv* value_cache = key_cache + p.blocks * p.block_size * p.kv_heads * p.head_dim;
   const int first = tile.key_begin / kKeys, last = (tile.key_end - 1) / kKeys;
 
   // The slots of the last keys, and Q.
@@ -127,7 +164,9 @@ __global__ void __launch_bounds__(kThreads) PrefillKernel(const Params p, const 
   __syncthreads();
   LoadKeys(p, key_cache, slots[last % 2], true, keys);
 
-  const ScoreMod score_mod(p, p.scale);
+  const bool is_scaled = kIsFloat8 && p.kv_scales != nullptr;
+  const ScoreMod score_mod(p, is_scaled ? p.scale * p.kv_scales[kv_head] : p.scale);
+  const float value_scale = is_scaled ? p.kv_scales[p.kv_heads + kv_head] : 1.0f;
   const uint32_t q_address = query.At(warp * S::kWarpRows + lane % 16, lane / 16);
   const uint32_t k_address = keys.At(lane / 16 * 8 + lane % 8, lane / 8 % 2);
   const uint32_t v_address = values.At(lane % 16, lane / 16);
@@ -147,6 +186,7 @@ __global__ void __launch_bounds__(kThreads) PrefillKernel(const Params p, const 
     // K has arrived, and no warp needs the previous V: load V, and look up the next slots.
     cp_async_commit_group();
     cp_async_wait_group<0>();
+    if constexpr (kIsFloat8) ConvertKeys<T>(keys);
     __syncthreads();
     LoadKeys(p, value_cache, slots[t % 2], false, values);
     int64_t next_slot = kUnseen;
@@ -175,6 +215,7 @@ __global__ void __launch_bounds__(kThreads) PrefillKernel(const Params p, const 
     // V has arrived, and no warp needs K: load the next K.
     cp_async_commit_group();
     cp_async_wait_group<0>();
+    if constexpr (kIsFloat8) ConvertKeys<T>(values);
     __syncthreads();
     if (t > first) LoadKeys(p, key_cache, slots[(t - 1) % 2], true, keys);
     const bool is_full = IsFull<kKeys>(p, tile, t);
@@ -216,7 +257,7 @@ __global__ void __launch_bounds__(kThreads) PrefillKernel(const Params p, const 
     GemmPv<T, kHeadDim>(p_frag, v_address, o);
     for (int i = 0; any_nonfinite && i < kKeys; ++i) {
       if (!has_nonfinite[i]) continue;
-      const T* nonfinite = value_cache + FindSlot(p, tile, kv_head, t * kKeys + i);
+      const Kv* nonfinite = value_cache + FindSlot(p, tile, kv_head, t * kKeys + i);
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m)
         AddNonFinite(o[m], nonfinite, positions[m], score_mod.window, t * kKeys + i, static_cast<int>(p.head_dim));
@@ -226,14 +267,14 @@ __global__ void __launch_bounds__(kThreads) PrefillKernel(const Params p, const 
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
     const Row rows[2] = {find_row(m, 0), find_row(m, 1)};
-    StoreRows<T>(p, o[m], rows, softmax[m], score_mod.factor, 1);
+    StoreRows<T>(p, o[m], rows, softmax[m], score_mod.factor, value_scale);
   }
 }
 
-template <typename T, int kHeadDim>
+template <typename T, typename Kv, int kHeadDim>
 cudaError_t Launch(cudaStream_t stream, const Params& p) {
   using S = Shape<kHeadDim>;
-  const auto kernel = PrefillKernel<T, kHeadDim>;
+  const auto kernel = PrefillKernel<T, Kv, kHeadDim>;
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
   const dim3 grid(static_cast<unsigned>(MaxTiles(p, S::kRows)), static_cast<unsigned>(p.kv_heads));
   if (error != cudaSuccess || grid.x == 0) return error;

@@ -92,21 +92,14 @@ cudaError_t MakeMap(const Params& p, int run_keys, CUtensorMap* map) {
                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, map);
 }
 
-// Whether the kernel is there for this GPU and takes these arguments.
-template <typename S>
-cudaError_t Covers(const Params& p, bool* covers) {
-  cudaFuncAttributes attributes;
-  const cudaError_t error = cudaFuncGetAttributes(&attributes, PrefillKernel<S>);
-  *covers = error == cudaSuccess && attributes.sharedSizeBytes > 0 && p.block_size % 8 == 0 && p.blocks > 0;
-  return error;
-}
-
-// Launches it, if so.
+// Launches the kernel, if it is there for this GPU and takes these arguments.
 template <typename S>
 cudaError_t Launch(cudaStream_t stream, const Params& p, bool* launched) {
   const auto kernel = PrefillKernel<S>;
-  cudaError_t error = Covers<S>(p, launched);
-  if (error != cudaSuccess || !*launched) return error;
+  cudaFuncAttributes attributes;
+  cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+  *launched = error == cudaSuccess && attributes.sharedSizeBytes > 0 && p.block_size % 8 == 0 && p.blocks > 0;
+  if (!*launched) return error;
 
   int run_keys = 8;
   while (S::kKeys % (2 * run_keys) == 0 && p.block_size % (2 * run_keys) == 0) run_keys *= 2;
