@@ -58,7 +58,39 @@ FEW_TILES = [
     ),
 ]
 
-CASES = [*(batch.case() for batch in BATCHES + FEW_TILES), shared_prefix(F32), shared_prefix(BF16), *SAME_KEYS]
+# On sm_90a prefill's keys are divided into splits, if a sequence has few new tokens on a context of some thousands.
+PREFILL_SPLITS = [
+    batch(
+        "splits-d-128", "two splits; a shorter context", ((20, 2500), (1, 300), (8, 900)), BF16, d=128, padding=(3, 2)
+    ),
+    batch("splits-two-tiles", "tiles of rows with their own splits", ((70, 4200),), F16, d=128),
+    batch("splits-d-64", "tiles of 192 rows; keys that not all rows see", ((60, 3100), (6, 2048)), F16),
+    batch("splits-d-256", "KV tiles of 64 keys", ((20, 2400), (9, 3300)), F16, d=256, heads=(4, 1)),
+    batch(
+        "splits-many",
+        "more splits than a warp loads at a time; one kv head",
+        ((33, 12_000),),
+        BF16,
+        d=128,
+        heads=(1, 1),
+        block_size=32,
+    ),
+    batch(
+        "splits-all-options",
+        "the window begins within a split",
+        ((20, 4500),),
+        BF16,
+        d=128,
+        **ALL_OPTIONS | {"sliding_window": 2300},
+    ),
+]
+
+CASES = [
+    *(batch.case() for batch in BATCHES + FEW_TILES + PREFILL_SPLITS),
+    shared_prefix(F32),
+    shared_prefix(BF16),
+    *SAME_KEYS,
+]
 
 LSE_BATCHES = [
     batch("lse-f32", "every kind of sequence; padding rows have -inf", RAGGED, F32, padding=(3, 2)),
@@ -84,6 +116,7 @@ LSE_BATCHES = [
         spread=5e3,
         scale=1e-4,
     ),
+    batch("lse-splits", "the splits of a prefill", ((20, 2500), (8, 3100)), BF16, d=128),
     batch("lse-all-options", "cap, bias, window, sinks, float8, padding", RAGGED, BF16, **ALL_OPTIONS),
     batch("lse-padding-only", "num_seqs 0: zero and -inf", (), F32, padding=(4, 3)),
     batch("lse-empty-batch", "no sequences, no rows", (), BF16),

@@ -15,8 +15,10 @@ cudaError_t LaunchGeneric(cudaStream_t stream, const Params& params);
 bool DecodeCovers(const Params& params);
 cudaError_t LaunchDecode(cudaStream_t stream, const Params& params, bool all_rows);
 
-// The same for one dtype of the cache: decode/bf16.cu, f16.cu and f8.cu, which compile side by side.
+// The rows of results in the workspace, and a launch for one dtype of the cache: decode/bf16.cu, f16.cu and f8.cu,
+// which compile side by side.
 namespace decode {
+int64_t ResultRows(const Params& params);
 cudaError_t LaunchBFloat16(cudaStream_t stream, const Params& params, bool all_rows);
 cudaError_t LaunchFloat16(cudaStream_t stream, const Params& params, bool all_rows);
 cudaError_t LaunchFloat8(cudaStream_t stream, const Params& params, bool all_rows);
@@ -25,8 +27,9 @@ cudaError_t LaunchFloat8(cudaStream_t stream, const Params& params, bool all_row
 // prefill/prefill.cu: tensor cores, for sequences of many new tokens; any arguments that DecodeCovers.
 cudaError_t LaunchPrefill(cudaStream_t stream, const Params& params);
 
-// The same for one dtype of the cache: prefill/bf16.cu, f16.cu and f8.cu.
+// The rows of results in the workspace, and a launch for one dtype of the cache: prefill/bf16.cu, f16.cu and f8.cu.
 namespace prefill {
+int64_t ResultRows(const Params& params);
 cudaError_t LaunchBFloat16(cudaStream_t stream, const Params& params);
 cudaError_t LaunchFloat16(cudaStream_t stream, const Params& params);
 cudaError_t LaunchFloat8(cudaStream_t stream, const Params& params);

@@ -1,15 +1,11 @@
 #include "paged_attention/kernels.h"
-#include "paged_attention/sequences.cuh"
+#include "paged_attention/workspace.cuh"
 
 namespace paged_attention {
 
-// Up to this many tokens, a few for each sequence, the decode kernel takes all: a prefill can only be short, and a
-// launch of the prefill kernel takes 5 us even if there is none. See NOTES.md.
-constexpr int64_t kFewTokens = 128;
-
-// Whether the shapes are those of decodes, with one new token for each sequence or a few.
-bool IsDecodeCall(const Params& p) {
-  return p.tokens <= p.seqs || (p.tokens <= kFewTokens && p.tokens <= p.seqs * DecodeTokens(p));
+int64_t WorkspaceBytes(const Params& p) {
+  const int64_t rows = decode::ResultRows(p), prefill_rows = IsDecodeCall(p) ? 0 : prefill::ResultRows(p);
+  return CounterBytes(p) + ResultBytes(p, rows > prefill_rows ? rows : prefill_rows);
 }
 
 // The choice is that of shapes and dtypes alone, because the lengths are on the device, where each kernel looks for

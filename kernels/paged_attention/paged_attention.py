@@ -117,15 +117,28 @@ def _(*arguments, **named) -> tuple[torch.Tensor, torch.Tensor]:
 def workspace_bytes(
     query: torch.Tensor, kv_cache: torch.Tensor, context_lens: torch.Tensor, block_tables: torch.Tensor, *others
 ) -> int:
-    """Bytes of the decode kernel's counters and stored results, like WorkspaceBytes in decode/decode.cu."""
-    _, heads, head_dim = query.shape
+    """Bytes of the kernels' counters and stored results, like WorkspaceBytes in paged_attention.cu."""
+    tokens, heads, head_dim = query.shape
     kv_heads = kv_cache.shape[3:].numel() // head_dim
+    seqs, keys, group = context_lens.shape[0], block_tables.shape[1] * kv_cache.shape[2], heads // kv_heads
+
     tile_rows, split_keys, sequence_tiles, most_slots, few_tiles, warps = 16, 2048, 264, 2048, 44, 6
-    tiles = context_lens.shape[0] * kv_heads * -(-(heads // kv_heads) // tile_rows)
-    splits = -(-block_tables.shape[1] * kv_cache.shape[2] // split_keys)
+    tiles = seqs * kv_heads * -(-group // tile_rows)
     few = few_tiles if tiles <= few_tiles else 0
-    results = min(max(tiles * min(splits, max(1, sequence_tiles // kv_heads)), few), most_slots) + few * warps
-    return -(-(8 * tiles + 4 * few_tiles + 4) // 256) * 256 + 4 * results * tile_rows * (2 + head_dim)
+    splits = min(-(-keys // split_keys), max(1, sequence_tiles // kv_heads))
+    rows = (min(max(tiles * splits, few), most_slots) + few * warps) * tile_rows
+    counters = 2 * tiles + few_tiles + 1
+
+    decode_tokens = max(1, tile_rows // group)
+    if tokens > seqs and (tokens > 128 or tokens > seqs * decode_tokens):
+        least_rows, most_rows, split_keys, sequence_tiles = 128, 192, 1024, 128
+        counters += (tokens * group // least_rows + seqs) * kv_heads + 1
+        splits = min(keys // split_keys, sequence_tiles // kv_heads)
+        most_tiles = tokens * group // least_rows + min(tokens * group // (tile_rows + 1), seqs)
+        if splits > 1:
+            prefill_rows = min(most_tiles * most_rows * kv_heads * splits, 4 * sequence_tiles * least_rows)
+            rows = max(rows, prefill_rows)
+    return -(-4 * counters // 256) * 256 + 4 * rows * (2 + head_dim)
 
 
 BY_HEADS = {"query": 1, "kv_cache": 3, "alibi_slopes": 0, "sinks": 0, "kv_scales": 1}

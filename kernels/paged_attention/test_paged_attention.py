@@ -15,6 +15,7 @@ from pyxla_kernels.paged_attention.cases import (
     FEW_TILES,
     LSE_BATCHES,
     PAGED_ATTENTION_LSE_CASES,
+    PREFILL_SPLITS,
     RAGGED,
     changed,
 )
@@ -205,7 +206,9 @@ def test_other_lengths_do_not_recompile():
 @pytest.mark.parametrize("where", [0, 1], ids=["key", "value"])
 @pytest.mark.parametrize("window", [None, 6])
 @pytest.mark.parametrize("place", [0, 11, 34, 38, 39])
-@pytest.mark.parametrize(("new", "context"), [(30, 40), (4, 40), (4, 500)], ids=["prefill", "decode", "few-tiles"])
+@pytest.mark.parametrize(
+    ("new", "context"), [(30, 40), (4, 40), (4, 500), (30, 2100)], ids=["prefill", "decode", "few-tiles", "splits"]
+)
 def test_nan_reaches_the_rows_that_see_it_and_no_other(where, window, place, new, context, dtype):
     """A NaN among the last 40 keys. Neighbouring rows in the tile must not get it."""
     position = context - 40 + place
@@ -247,7 +250,7 @@ def test_row_depends_bit_for_bit_on_its_sequence_alone(lengths, dtype):
 
 @pytest.mark.parametrize(
     "batch",
-    [b for b in BATCHES + FEW_TILES + LSE_BATCHES if b.dtype != torch.float32 and b.lengths],
+    [b for b in BATCHES + FEW_TILES + PREFILL_SPLITS + LSE_BATCHES if b.dtype != torch.float32 and b.lengths],
     ids=lambda b: b.name,
 )
 def test_row_does_not_depend_on_the_number_of_work_tiles(batch):

@@ -19,9 +19,6 @@ cudaError_t LaunchDecode(cudaStream_t stream, const Params& p, bool all_rows) {
   return decode::LaunchBFloat16(stream, p, all_rows);
 }
 
-int64_t WorkspaceBytes(const Params& p) {
-  return decode::CounterBytes(p) +
-         (decode::SlotRows(p) + decode::FewRows(p)) * (2 + p.head_dim) * static_cast<int64_t>(sizeof(float));
-}
+int64_t decode::ResultRows(const Params& p) { return SlotRows(p) + FewRows(p); }
 
 }  // namespace paged_attention

@@ -15,9 +15,9 @@ struct Workspace {
   float* few_o;     // [kFewTiles][warps][rows][d]
 
   __device__ Workspace(const Params& p, const Plan& plan)
-      : counters(static_cast<int*>(p.workspace)),
-        next_work(counters + plan.counters - 1),
-        m_l(reinterpret_cast<float2*>(counters + plan.counters)),
+      : counters(static_cast<int*>(p.workspace) + plan.prefill_counters),
+        next_work(static_cast<int*>(p.workspace) + plan.counters - 1),
+        m_l(reinterpret_cast<float2*>(next_work + 1)),
         o(reinterpret_cast<float*>(m_l + int64_t{plan.slots} * plan.tile_rows)),
         few_counters(next_work - kFewTiles),
         few_m_l(reinterpret_cast<float2*>(o + int64_t{plan.slots} * plan.tile_rows * plan.d)),
@@ -46,12 +46,6 @@ struct Reductions {
     __threadfence();
     splits[count++] = split;
   }
-};
-
-// kCount neighbouring columns, in one access.
-template <typename T, int kCount>
-struct alignas(sizeof(T) * kCount <= 16 ? sizeof(T) * kCount : 16) Columns {
-  T values[kCount];
 };
 
 // Normalizes a row's columns from `column` on and stores them, and its lse. Adds the sink.
@@ -140,71 +134,20 @@ __device__ inline void MergeWarps(const Params& p, const Plan& plan, const WorkT
   }
 }
 
-// Reduces the splits of a tile, in their order, and stores its rows from `first_row` on, each kWarps-th. Few
-// instructions, because no CTA has executed them before and all of them come from memory. The loads of kGroups times
-// kUnroll splits are under way together: beside other CTAs' loads of keys each takes microseconds.
+// Reduces the splits of a tile and stores its rows from `first_row` on, each kWarps-th.
 template <typename Shape>
 __device__ inline void ReduceSplits(const Params& p, const Plan& plan, const StoredSplit& split_of_tile,
                                     const Workspace& workspace, int first_row) {
   constexpr int kCount = Shape::kDim / kWarpSize, kUnroll = kCount == 8 ? 4 : 8;
   constexpr int kGroups = Shape::kTiles == 1 ? 2 : 1;
-  using Part = std::conditional_t<kCount == 2, float2, float4>;
-  constexpr int kPartColumns = sizeof(Part) / sizeof(float);
   const WorkTile& work = split_of_tile.work;
-  const int lane = Lane(), column = lane * kCount, first = split_of_tile.index - work.split * plan.kv_heads;
+  const int column = Lane() * kCount, first = split_of_tile.index - work.split * plan.kv_heads;
+  const auto slot_of = [&](int split) { return (first + split * plan.kv_heads) % plan.slots; };
 #pragma unroll 1
   for (int row = first_row; row < work.rows; row += Shape::kWarps) {
-    float m = -INFINITY, l = 0;
-    Columns<float, kCount> o = {};
-    const float* sources = workspace.o + row * plan.d + (column < plan.d ? column : 0);
-#pragma unroll 1
-    for (int begin = 0; begin < work.splits; begin += kGroups * kUnroll) {
-      // The lane of a split's number has its slot, m and l. A split that does not exist loads the last one, without
-      // use: with a condition at each load the compiler makes every load wait for the one before it.
-      const int split = min(begin + lane, work.splits - 1), slot = (first + split * plan.kv_heads) % plan.slots;
-      const float2 mine = __ldcg(workspace.m_l + int64_t{slot} * Shape::kRows + row);
-      Columns<float, kCount> parts[kGroups][kUnroll];
-#pragma unroll
-      for (int group = 0; group < kGroups; ++group) {
-        if (group > 0 && begin + group * kUnroll >= work.splits) continue;
-#pragma unroll
-        for (int i = 0; i < kUnroll; ++i) {
-          const float* source = sources + __shfl_sync(kAllLanes, slot, group * kUnroll + i) * (Shape::kRows * plan.d);
-#pragma unroll
-          for (int j = 0; j < kCount; j += kPartColumns) {
-            reinterpret_cast<Part&>(parts[group][i].values[j]) = __ldcg(reinterpret_cast<const Part*>(source + j));
-          }
-        }
-      }
-      // The compiler moves no load past this, to its first use.
-      __syncwarp();
-#pragma unroll
-      for (int group = 0; group < kGroups; ++group) {
-        const int start = begin + group * kUnroll;
-        if (group > 0 && start >= work.splits) continue;
-        const bool is_split = lane / kUnroll == group && begin + lane < work.splits;
-        float largest = fmaxf(m, is_split ? mine.x : -INFINITY);
-#pragma unroll
-        for (int lanes = kWarpSize / 2; lanes > 0; lanes /= 2) {
-          largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
-        }
-        const float split_rescale = Exp2Minus(mine.x, largest), rescale = Exp2Minus(m, largest);
-        m = largest;
-        l = l * rescale + (is_split ? split_rescale * mine.y : 0);
-#pragma unroll
-        for (int j = 0; j < kCount; ++j) o.values[j] *= rescale;
-#pragma unroll
-        for (int i = 0; i < kUnroll; ++i) {
-          const float part_rescale = __shfl_sync(kAllLanes, split_rescale, group * kUnroll + i);
-          if (start + i >= work.splits) continue;
-#pragma unroll
-          for (int j = 0; j < kCount; ++j) o.values[j] += part_rescale * parts[group][i].values[j];
-        }
-      }
-    }
-#pragma unroll
-    for (int lanes = kWarpSize / 2; lanes > 0; lanes /= 2) l += __shfl_xor_sync(kAllLanes, l, lanes);
-    StoreRow<Shape>(p, plan, work, row, column, m, l, o);
+    const auto merged = MergeSplits<kCount, kUnroll, kGroups>(workspace.m_l, workspace.o, Shape::kRows, plan.d,
+                                                              work.splits, row, column, slot_of);
+    StoreRow<Shape>(p, plan, work, row, column, merged.m, merged.l, merged.o);
   }
 }
 

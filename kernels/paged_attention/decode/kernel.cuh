@@ -48,10 +48,10 @@ __device__ inline void FillRows(const Params& p, int batch_rows, bool is_wrong) 
 
 // The counters are zero for all CTAs once all have arrived at the grid's barrier.
 template <typename Shape>
-__device__ inline void ZeroCounters(const Plan& plan, const Workspace& workspace) {
+__device__ inline void ZeroCounters(const Params& p, const Plan& plan) {
   for (int64_t i = int64_t{blockIdx.x} * Shape::kThreads + threadIdx.x; i < plan.counters;
        i += int64_t{gridDim.x} * Shape::kThreads) {
-    workspace.counters[i] = 0;
+    static_cast<int*>(p.workspace)[i] = 0;
   }
 }
 
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
 
   // The workspace is uninitialized.
   const Workspace workspace(p, plan);
-  ZeroCounters<Shape>(plan, workspace);
+  ZeroCounters<Shape>(p, plan);
   if (threadIdx.x == 0) {
     reductions.count = 0;
     queue.SetOwn(blockIdx.x, gridDim.x);

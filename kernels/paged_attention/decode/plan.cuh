@@ -1,7 +1,7 @@
-// What follows from the arguments' shapes for the decode kernel: how it divides keys, and its workspace.
+// What follows from the arguments' shapes for the decode kernel: how it divides keys, and the results that it stores.
 #pragma once
 
-#include "paged_attention/sequences.cuh"
+#include "paged_attention/workspace.cuh"
 #include "pyxla/device/ptx/cp_async.cuh"
 
 namespace paged_attention::decode {
@@ -25,8 +25,6 @@ inline constexpr int64_t kFewBytes = 300'000'000;
 inline constexpr int kSlotRows = 2048 * kDecodeRows;
 static_assert(kSequenceTiles <= kSlotRows / kDecodeRows, "the splits of a tile never wait for one another");
 
-// Up to so many work tiles are few: several CTAs compute each. None waits for a slot.
-inline constexpr int kFewTiles = 44;
 // Warps of a CTA, at most.
 inline constexpr int kMostWarps = 6;
 
@@ -58,24 +56,18 @@ struct Plan {
   int decode_tokens, seqs_per_entry, max_splits, slots;
   int block_size, row_bytes;  // keys; bytes of a key's head
   uint32_t blocks;
-  bool has_groups;                 // pages consist of whole groups of sixteen keys
-  int64_t value_offset, counters;  // in bytes, from keys to values; in the workspace
-  uint64_t policy;                 // of the copies of keys and values
-  float inverse_cap;               // 0: none
+  bool has_groups;                     // pages consist of whole groups of sixteen keys
+  int64_t value_offset;                // in bytes, from keys to values
+  int64_t prefill_counters, counters;  // in the workspace; of both kernels
+  uint64_t policy;                     // of the copies of keys and values
+  float inverse_cap;                   // 0: none
   bool all_rows;
 };
 
-// The workspace: counters, one for each tile that may have several splits, those of few work tiles, and last that of
-// work tiles taken; then each slot's (m, l) of its rows; then their O; then the same of each warp of few work tiles.
-inline int64_t DecodeTiles(const Params& p) { return p.seqs * p.kv_heads * CeilDiv(p.heads / p.kv_heads, kDecodeRows); }
-
-// Whether a call may have few work tiles. Then the workspace has (m, l, O) of each warp of them, too.
+// Whether a call may have few work tiles. Then the workspace has (m, l, O) of each warp of them, after the slots'.
 inline bool MayBeFew(const Params& p) { return DecodeTiles(p) <= kFewTiles; }
 
 inline int64_t FewRows(const Params& p) { return MayBeFew(p) ? kFewTiles * kMostWarps * kDecodeRows : 0; }
-
-// A tile has half of kDecodeRows, or all.
-inline int64_t CounterBytes(const Params& p) { return CeilDiv((2 * DecodeTiles(p) + kFewTiles + 1) * 4, 256) * 256; }
 
 inline int64_t MaxSplits(const Params& p) { return p.kv_heads > kSequenceTiles ? 1 : kSequenceTiles / p.kv_heads; }
 
@@ -106,6 +98,7 @@ inline Plan::Plan(const Params& p, bool all_rows, int tile_rows, int entries)
       blocks(static_cast<uint32_t>(p.blocks)),
       has_groups(p.block_size % 16 == 0),
       value_offset(p.blocks * p.block_size * p.kv_heads * row_bytes),
+      prefill_counters(PrefillCounters(p)),
       counters(CounterBytes(p) / 4),
       policy(p.seqs * p.max_blocks * p.block_size * p.kv_heads * row_bytes * 2 <= kFewBytes ? ptx::kEvictFirst
                                                                                             : ptx::kEvictNormal),

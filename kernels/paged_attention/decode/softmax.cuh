@@ -2,6 +2,7 @@
 #pragma once
 
 #include "paged_attention/decode/mainloop_mma.cuh"
+#include "paged_attention/splits.cuh"
 
 namespace paged_attention::decode {
 
@@ -38,9 +39,6 @@ __device__ inline void FinishScores(const Params& p, const Plan& plan, const Wor
     }
   }
 }
-
-// 2^(s - m); m is minus infinity if there was no key so far.
-__device__ inline float Exp2Minus(float s, float m) { return Exp2(s - (m == -INFINITY ? 0.0f : m)); }
 
 // How far, in powers of two, a row's S may exceed its m before O is rescaled.
 inline constexpr float kSlack = 8;

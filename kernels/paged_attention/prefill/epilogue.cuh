@@ -61,7 +61,8 @@ __device__ inline void StoreRows(const Params& p, const float (&out)[kColumns][4
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     float lse;
-    const float normalizer = softmax.Finalize(p, rows[r], r, factor, lse) * value_scale;
+    const float2 m_l = softmax.MaximumAndSum(r, factor);
+    const float normalizer = Normalizer(p, rows[r], m_l.x, m_l.y, lse) * value_scale;
     if (p.lse && rows[r].exists && lane % 4 == 0) p.lse[rows[r].index] = lse;
 #pragma unroll
     for (int j = 0; j < kColumns; j += 4) {

@@ -20,7 +20,7 @@ namespace sm90 {
 template <typename S>
 __global__ void __launch_bounds__(S::kThreads, 1)
     PrefillKernel(const __grid_constant__ CUtensorMap map, const __grid_constant__ Params p,
-                  const __grid_constant__ Plan plan, int run_keys) {
+                  const __grid_constant__ Plan plan, const __grid_constant__ Workspace workspace, int run_keys) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ uint8_t dynamic[];
   constexpr int kConsumerThreads = S::kConsumerThreads, kFixupThreads = S::kFixupThreads;
@@ -49,11 +49,19 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     fence_proxy_async_shared();
   }
   const int count = shared.tiles.Count(p, plan);
+  if (threadIdx.x == 0) {
+    shared.count = count, shared.share_count = 0;
+    shared.slot_rows = shared.tiles.MostRows();
+    // Of a CTA with all its shares there is at least one less than there are CTAs: it takes the other work.
+    shared.ring = min(workspace.rows / shared.slot_rows, kMostShares * static_cast<int>(gridDim.x) - 1) / plan.kv_heads;
+  }
+  __syncthreads();
 
   // In this order of the branches the compiler spills least.
   if (threadIdx.x < kConsumerThreads) {
     warpgroup_reg_alloc<S::kConsumerRegisters>();
-    RunConsumer<S>(p, plan, shared, base, keys, values);
+    RunConsumer<S>(p, plan, workspace, shared, base, keys, values);
+    SplitStore<S>(p, plan, workspace, shared).MergeShares();
   } else if (S::kHasConverter && threadIdx.x >= kConsumerThreads + kWarpgroupSize) {
     if constexpr (S::kHasConverter) {
       warpgroup_reg_dealloc<S::kConverterRegisters>();
@@ -62,7 +70,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   } else {
     warpgroup_reg_dealloc<S::kProducerRegisters>();
     if (threadIdx.x < kConsumerThreads + kWarpSize) {
-      RunScheduler<S>(p, plan, shared, base, count);
+      RunScheduler<S>(p, plan, workspace, shared, base);
     } else if (threadIdx.x < kConsumerThreads + 2 * kWarpSize) {
       RunProducer<S>(p, map, shared, keys, values, run_keys);
     } else if constexpr (!S::kIsFloat8) {
@@ -112,14 +120,20 @@ cudaError_t Launch(cudaStream_t stream, const Params& p, bool* launched) {
   if (error == cudaSuccess)
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
   if (error != cudaSuccess) return error;
-  const int64_t most = MaxTiles(p, S::kRows) * p.kv_heads;
+  const int64_t most = MaxTiles(p, S::kRows) * p.kv_heads * MaxSplits(p);
   if (most == 0) return cudaSuccess;
-  // The counter of work tiles taken, beyond one for each CTA.
-  error = cudaMemsetAsync(p.workspace, 0, sizeof(unsigned), stream);
-  if (error != cudaSuccess) return error;
-  kernel<<<static_cast<unsigned>(most < sms ? most : sms), S::kThreads, S::kSharedBytes, stream>>>(
-      map, p, Plan(p, S::kThreads), run_keys);
-  return cudaGetLastError();
+  // CTAs that share merges wait for one another, and a cooperative launch has all of them resident.
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeCooperative;
+  attribute.val.cooperative = MaxSplits(p) > 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = static_cast<unsigned>(most < sms ? most : sms);
+  config.blockDim = S::kThreads;
+  config.dynamicSmemBytes = S::kSharedBytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, map, p, Plan(p, S::kThreads), Workspace(p), run_keys);
 }
 
 }  // namespace sm90

@@ -41,22 +41,25 @@ __device__ inline void LoadRuns(const CUtensorMap& map, uint32_t full, uint32_t 
 // The scheduler warp: takes work tiles and loads their Q. It is about a work tile ahead of the others, and no further,
 // because no other CTA can compute a work tile that this one has taken.
 template <typename S>
-__device__ inline void RunScheduler(const Params& p, const Plan& plan, SharedStorage<S>& shared, uint32_t queries,
-                                    int count) {
+__device__ inline void RunScheduler(const Params& p, const Plan& plan, const Workspace& workspace,
+                                    SharedStorage<S>& shared, uint32_t queries) {
   using T = typename S::T;
   constexpr int kHeadDim = S::kHeadDim, kChunks = kHeadDim / kChunk;
   PipelineState<> work_ring;
   PipelineState<1> begun_ring;
   PipelineState<S::kQueryStages> query_ring;
   const int lane = threadIdx.x % kWarpSize;
-  const unsigned kv_heads = plan.kv_heads, total = count * kv_heads;
+  const unsigned kv_heads = plan.kv_heads, total = shared.count * kv_heads;
+  int shares = 0;
   for (unsigned index = blockIdx.x;;) {
     // Tiles at the end of a sequence see the most keys and come first.
     WorkTile work = {};
     work.is_last = index >= total;
     if (!work.is_last) {
-      work.tile = shared.tiles.Find(p, plan, count - 1 - static_cast<int>(index / kv_heads));
+      work.number = shared.count - 1 - static_cast<int>(index / kv_heads);
+      work.tile = shared.tiles.Find(p, plan, work.number);
       work.kv_head = static_cast<int>(index % kv_heads);
+      shares += work.tile.splits > 1;
     }
     mbarrier_wait(At(shared.work_empty, work_ring), work_ring.Phase() ^ 1);
     if (lane == 0) {
@@ -83,12 +86,13 @@ __device__ inline void RunScheduler(const Params& p, const Plan& plan, SharedSto
     cp_async_commit_group();
     mbarrier_wait(shared_address(&shared.loads_begun), begun_ring.Phase());
     ++begun_ring.count;
-    const unsigned taken = lane == 0 ? atomicAdd(static_cast<unsigned*>(p.workspace), 1) : 0;
+    const bool is_full = SharesMerges(shared) && shares == kMostShares;
+    const unsigned taken = lane == 0 && !is_full ? atomicAdd(workspace.next, 1) : 0;
     cp_async_wait_group<0>();
     fence_proxy_async_shared();
     mbarrier_arrive(At(shared.q_full, query_ring));
     ++query_ring.count;
-    index = gridDim.x + __shfl_sync(kAllLanes, taken, 0);
+    index = is_full ? total : gridDim.x + __shfl_sync(kAllLanes, taken, 0);
   }
 }
 

@@ -1,7 +1,7 @@
 // The consumer warpgroups of the prefill kernel for sm_90a.
 #pragma once
 
-#include "paged_attention/prefill/sm90_pipeline.cuh"
+#include "paged_attention/prefill/sm90_splits.cuh"
 
 namespace paged_attention {
 namespace prefill {
@@ -58,8 +58,8 @@ __device__ inline void RescaleO(Accumulator<kColumns>& o, const float (&rescale)
 
 // A consumer warpgroup: computes 64 rows of each work tile.
 template <typename S>
-__device__ inline void RunConsumer(const Params& p, const Plan& plan, SharedStorage<S>& shared, uint32_t queries,
-                                   uint32_t keys, uint32_t values) {
+__device__ inline void RunConsumer(const Params& p, const Plan& plan, const Workspace& workspace,
+                                   SharedStorage<S>& shared, uint32_t queries, uint32_t keys, uint32_t values) {
   using T = typename S::T;
   constexpr int kHeadDim = S::kHeadDim, kColumns = kHeadDim / 8, kKeyColumns = S::kKeys / 8;
   const int warpgroup = threadIdx.x / kWarpgroupSize, lane = threadIdx.x % kWarpSize;
@@ -78,7 +78,9 @@ __device__ inline void RunConsumer(const Params& p, const Plan& plan, SharedStor
   for (;;) {
     const WorkTile work = NextWorkTile(shared, work_ring);
     const Tile& tile = work.tile;
-    if (work.is_last) return;
+    // To the compiler a branch by what is in shared memory is divergent: with shuffles after the loop it would wait for
+    // each wgmma.
+    if (WarpUniform(work.is_last)) return;
     if (S::kIsFloat8 && p.kv_scales != nullptr) {
       score_mod = ScoreMod(p, p.scale * p.kv_scales[work.kv_head]);
       value_scale = p.kv_scales[p.kv_heads + work.kv_head];
@@ -196,6 +198,10 @@ __device__ inline void RunConsumer(const Params& p, const Plan& plan, SharedStor
     wait_for_v(first);
     issue_pv();
     finish_pv(first);
+    if (tile.splits > 1) {
+      SplitStore<S>(p, plan, workspace, shared).Store(work, o, first_row, softmax, score_mod.factor);
+      continue;
+    }
     const Row rows[2] = {find_row(0), find_row(1)};
     StoreRows<T>(p, o, rows, softmax, score_mod.factor, value_scale);
   }

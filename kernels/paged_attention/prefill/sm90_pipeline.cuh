@@ -1,7 +1,8 @@
 // The prefill kernel for sm_90a: who shares what, and which barriers say so. One CTA per SM, persistent, three
 // warpgroups (four for head_dim 64), two stages of each buffer (one of Q for head_dim 256, or 128 and a float8 cache):
 //
-//   warpgroup 0, 1  consumers    64 rows each: S = Q K^T (wgmma_ss), softmax, O += P V (wgmma_rs), store O
+//   warpgroup 0, 1  consumers    64 rows each: S = Q K^T (wgmma_ss), softmax, O += P V (wgmma_rs), store O, or merge
+//                                the splits of a tile: sm90_splits.cuh
 //   warpgroup 2     producer
 //     warp 0        scheduler    takes work tiles from a counter in the workspace, passes them on, copies Q (cp.async)
 //     warp 1        load         copies K and V pages by TMA
@@ -27,6 +28,7 @@
 //   k_full, v_full   convert (64 or 128)                consumers
 //   k_empty, v_empty consumers (256)                    convert
 //   named 1, 2       the other consumer warpgroup       consumer 0, 1: their turn at the tensor cores
+//   named 3          all consumers                      all consumers, around the merge of a tile's splits
 #pragma once
 
 #include "paged_attention/prefill/epilogue.cuh"
@@ -41,6 +43,8 @@ namespace prefill {
 namespace sm90 {
 
 constexpr int kStages = 2;
+// Splits of a CTA, at most, if the CTAs share the merges.
+constexpr int kMostShares = 16;
 
 // Rows of kHeadDim elements of T; keys and values are Kv, T or float8.
 template <typename T_, typename Kv_, int kHeadDim_>
@@ -61,8 +65,8 @@ struct Shape {
   static constexpr int kConsumerThreads = kConsumers * kWarpgroupSize;
   // Registers of a thread: the warpgroups share those that the kernel is launched with.
   static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
-  static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : kIsFloat8 ? 56 : 32;
-  static constexpr int kConverterRegisters = kHasConverter ? 72 : 0;
+  static constexpr int kProducerRegisters = kHasConverter ? 48 : 56;
+  static constexpr int kConverterRegisters = kHasConverter ? 64 : 0;
   static constexpr int kConsumerRegisters =
       (kWarpgroups * kLaunchRegisters - kProducerRegisters - kConverterRegisters) / kConsumers / 8 * 8;
   static constexpr int kKeys = kHeadDim <= 128 ? 128 : 64;
@@ -78,6 +82,7 @@ struct Shape {
 struct WorkTile {
   Tile tile;
   int kv_head;
+  int number;    // of the tile's split among all
   bool is_last;  // no tile, the end of the work
 };
 
@@ -100,7 +105,13 @@ struct SharedStorage {
   uint64_t loads_begun;                                // of the last work tile that was passed on
   WorkTile work[kStages];
   uint8_t has_nonfinite[kStages][128];  // keys whose values were not finite
-  TileScheduler<S::kRows, S::kThreads> tiles;
+  TileScheduler<S::kRows, S::kThreads, S::kKeys> tiles;
+  int count;           // of all splits of tiles
+  int slot_rows;       // of a split's slot in the workspace
+  int ring;            // slots of a kv head
+  bool is_last_split;  // to be stored of its tile
+  int share_count;
+  WorkTile shares[kMostShares];
 };
 
 // Counts uses of a ring of stages.
@@ -114,6 +125,12 @@ struct PipelineState {
 template <int kSize>
 __device__ inline uint32_t At(const uint64_t (&barriers)[kStages], const PipelineState<kSize>& ring) {
   return shared_address(&barriers[ring.Stage()]);
+}
+
+// Whether each split has a slot of its own: then the CTAs of a tile share its merge.
+template <typename S>
+__device__ inline bool SharesMerges(const SharedStorage<S>& shared) {
+  return shared.count <= shared.ring;
 }
 
 // The next work tile, for all warps but the scheduler.

@@ -118,21 +118,27 @@ struct Softmax {
     }
   }
 
-  // Of row r: the factor that normalizes O, and the lse. Adds the sink.
-  __device__ float Finalize(const Params& p, const Row& row, int r, float factor, float& lse) const {
-    float total = l[r], top = m[r] * factor, rescale = 1;
-    total += __shfl_xor_sync(kAllLanes, total, 1);
-    total += __shfl_xor_sync(kAllLanes, total, 2);
-    if (p.sinks) {
-      const float sink = p.sinks[row.head] * kLog2E, both = fmaxf(top, sink);
-      rescale = Exp2(top - both);
-      total = total * rescale + Exp2(sink - both);
-      top = both;
-    }
-    lse = (top + log2f(total)) * kLn2;
-    return rescale / total;
+  // Of row r: m as an exponent of two, and l of all threads that have parts of the row.
+  __device__ float2 MaximumAndSum(int r, float factor) const {
+    float sum = l[r];
+    sum += __shfl_xor_sync(kAllLanes, sum, 1);
+    sum += __shfl_xor_sync(kAllLanes, sum, 2);
+    return {m[r] * factor, sum};
   }
 };
+
+// The factor that normalizes a row's O, and its lse. Adds the sink.
+__device__ inline float Normalizer(const Params& p, const Row& row, float m, float l, float& lse) {
+  float rescale = 1;
+  if (p.sinks) {
+    const float sink = p.sinks[row.head] * kLog2E, both = fmaxf(m, sink);
+    rescale = Exp2(m - both);
+    l = l * rescale + Exp2(sink - both);
+    m = both;
+  }
+  lse = (m + log2f(l)) * kLn2;
+  return rescale / l;
+}
 
 }  // namespace prefill
 }  // namespace paged_attention

@@ -1,4 +1,4 @@
-"""The machine code of paged_attention's decode kernels on sm_90a: what a source cannot make the compiler keep."""
+"""The machine code of paged_attention's kernels on sm_90a: what a source cannot make the compiler keep."""
 
 import os
 import re
@@ -24,9 +24,9 @@ def loads_of_decode(code: str) -> dict[tuple[str, int], list[str]]:
     return kernels
 
 
-def test_reduction_loads_do_not_wait_for_one_another():
-    """ReduceSplits issues eight loads for sixteen rows, or sixteen for eight, before it uses one. If the compiler gives
-    them one register, each waits for the one before it, and few long contexts take 10 % longer."""
+@pytest.fixture(scope="module")
+def code():
+    """The machine code of paged_attention's kernels."""
     library, cuobjdump = project.library("paged_attention"), find_cuobjdump()
     if not library.is_file() or cuobjdump is None:
         pytest.skip("needs a built library of paged_attention, and cuobjdump")
@@ -36,7 +36,12 @@ def test_reduction_loads_do_not_wait_for_one_another():
     code = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
     if "Function" not in code:
         pytest.skip("needs a library with CUDA code: devtool build paged_attention --cuda on")
+    return code
 
+
+def test_reduction_loads_do_not_wait_for_one_another(code):
+    """ReduceSplits issues eight loads for sixteen rows, or sixteen for eight, before it uses one. If the compiler gives
+    them one register, each waits for the one before it, and few long contexts take 10 % longer."""
     kernels = loads_of_decode(code)
     assert len(kernels) == 30, "three dtypes, five shapes of a CTA, without and with the code for few work tiles"
     least = {1: 16, 2: 8}
@@ -45,3 +50,13 @@ def test_reduction_loads_do_not_wait_for_one_another():
     splits = {(name, tiles): loads[-last.get(name, len(loads)) :] for (name, tiles), loads in kernels.items()}
     waiting = {kernel: loads for kernel, loads in splits.items() if len(set(loads)) < least[kernel[1]]}
     assert not waiting
+
+
+def test_prefill_does_not_wait_for_each_wgmma(code):
+    """The compiler waits for each wgmma if it takes a branch around the loop for divergent: a third more time."""
+    functions = [
+        part for part in re.split(r"(?=\bFunction : )", code) if re.match(r"Function : \S*sm90\S*Prefill", part)
+    ]
+    waits = {part.split()[2]: part.count("WARPGROUP.DEPBAR") / part.count("HGMMA") for part in functions}
+    assert len(waits) == 12, "two dtypes by four head sizes, and a float8 cache with two"
+    assert not {name: share for name, share in waits.items() if share > 0.25}
