@@ -79,7 +79,7 @@ __device__ inline void LoadKeys(const Params& p, const Kv* cache, const int64_t 
     const int64_t slot = slots[row];
     const bool is_read = is_inside && slot >= 0;
     if (is_key && slot == kWrongBlock) {
-      st_shared_v4(to.At(row, copy.chunk), 0xffffffff);
+      st_shared_v4(to.At(row, copy.chunk), 0xffffffff);  // NaN in each dtype
     } else {
       cp_async_zfill(to.At(row, copy.chunk), is_read ? cache + slot + copy.column : cache, is_read);
     }

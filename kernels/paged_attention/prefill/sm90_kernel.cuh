@@ -1,10 +1,10 @@
 // Prefill for sm_90a: wgmma and TMA; head_dim a multiple of 64, block_size a multiple of 8. A persistent CTA of three
-// warpgroups takes work tiles of 128 query rows of one kv head, and goes through the KV tiles from the last to the
-// first. One warpgroup loads (the producer). The two others (the consumers) compute 64 rows each and take turns, so
-// that the tensor cores have one's MMAs during the other one's softmax; each also overlaps its softmax with its own P V
-// MMAs. For head_dim 64 there are three consumers, 192 rows, and each waits for its own MMAs. sm90_pipeline.cuh draws
-// the barriers. After Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision",
-// 2024, arXiv:2407.08608.
+// warpgroups takes work tiles of 128 query rows of one kv head, with all their keys or a split of them, and goes
+// through the KV tiles from the last to the first. One warpgroup loads (the producer). The two others (the consumers)
+// compute 64 rows each and take turns, so that the tensor cores have one's MMAs during the other one's softmax; each
+// also overlaps its softmax with its own P V MMAs. For head_dim 64 there are three consumers, 192 rows, and each waits
+// for its own MMAs. sm90_pipeline.cuh draws the barriers. After Shah et al., "FlashAttention-3: Fast and Accurate
+// Attention with Asynchrony and Low-precision", 2024, arXiv:2407.08608.
 #pragma once
 
 #include "paged_attention/prefill/sm90_mainloop_convert.cuh"
