@@ -58,10 +58,46 @@ FEW_TILES = [
     ),
 ]
 
+MANY = ((8, 5300), (1, 300), (0, 0), (4, 77), *((8 - i % 4, 30 + 9 * i) for i in range(28)))
+MANY_HEADS = {"heads": (32, 8)}
+OPTIONS = MANY_HEADS | {"soft_cap": 5.0, "alibi": True, "sliding_window": 700, "sinks": True, "padding": (3, 2)}
+
+# On CUDA decode's kernel computes up to 32 rows of a sequence, if there are many sequences, or few work tiles.
+MORE_ROWS = [
+    batch("32-rows-d-128", "splits; tiles with fewer rows", MANY, BF16, d=128, padding=(5, 2), **MANY_HEADS),
+    batch(
+        "32-rows-d-64",
+        "KV tiles of 32 keys; the window begins in different ones",
+        MANY,
+        F16,
+        sliding_window=133,
+        **MANY_HEADS,
+    ),
+    batch(
+        "32-rows-groups-of-7",
+        "28 rows; vectors without a column; pages of 24",
+        tuple((new // 2, max(context, 2)) for new, context in MANY),
+        F16,
+        d=72,
+        heads=(56, 8),
+        block_size=24,
+    ),
+    batch(
+        "32-rows-mqa",
+        "a token's 40 rows are two tiles",
+        ((1, 5300), *((1, 3 * (i % 40) + 1) for i in range(255))),
+        BF16,
+        heads=(40, 1),
+    ),
+    batch("32-rows-options", "cap, bias, window, sinks, padding", MANY, BF16, d=128, **OPTIONS),
+    batch("32-rows-few-tiles", "two tiles of sixteen rows", ((8, 3000), (5, 200), (3, 6000)), BF16, d=128),
+    batch("32-rows-one-launch", "a call without prefill's kernel", ((7, 5900),), F16, d=128),
+]
+
 # On sm_90a prefill's keys are divided into splits, if a sequence has few new tokens on a context of some thousands.
 PREFILL_SPLITS = [
     batch(
-        "splits-d-128", "two splits; a shorter context", ((20, 2500), (1, 300), (8, 900)), BF16, d=128, padding=(3, 2)
+        "splits-d-128", "two splits; a shorter context", ((20, 2500), (1, 300), (9, 900)), BF16, d=128, padding=(3, 2)
     ),
     batch("splits-two-tiles", "tiles of rows with their own splits", ((70, 4200),), F16, d=128),
     batch("splits-d-64", "tiles of 192 rows; keys that not all rows see", ((60, 3100), (6, 2048)), F16),
@@ -86,7 +122,7 @@ PREFILL_SPLITS = [
 ]
 
 CASES = [
-    *(batch.case() for batch in BATCHES + FEW_TILES + PREFILL_SPLITS),
+    *(batch.case() for batch in BATCHES + FEW_TILES + MORE_ROWS + PREFILL_SPLITS),
     shared_prefix(F32),
     shared_prefix(BF16),
     *SAME_KEYS,

@@ -122,15 +122,19 @@ def workspace_bytes(
     kv_heads = kv_cache.shape[3:].numel() // head_dim
     seqs, keys, group = context_lens.shape[0], block_tables.shape[1] * kv_cache.shape[2], heads // kv_heads
 
-    tile_rows, split_keys, sequence_tiles, most_slots, few_tiles, warps = 16, 2048, 264, 2048, 44, 6
-    tiles = seqs * kv_heads * -(-group // tile_rows)
-    few = few_tiles if tiles <= few_tiles else 0
+    tile_rows, split_keys, sequence_tiles, most_slots, few_tiles, shares = 16, 2048, 264, 2048, 44, 6
+    few_tokens, more_tokens = max(1, 16 // group), max(1, 32 // group)
+    takes_more = seqs * kv_heads >= 256 or (2 * seqs * kv_heads <= few_tiles and keys <= 16384)
+    is_covered = head_dim <= 128 and kv_cache.dtype != torch.float8_e4m3fn
+    takes_more = takes_more and is_covered and tokens <= seqs * more_tokens
+    decode_tokens = more_tokens if takes_more else few_tokens
+    tiles = seqs * kv_heads * -(-decode_tokens * group // tile_rows)
+    few = few_tiles if seqs * kv_heads * -(-group // tile_rows) <= few_tiles else 0
     splits = min(-(-keys // split_keys), max(1, sequence_tiles // kv_heads))
-    rows = (min(max(tiles * splits, few), most_slots) + few * warps) * tile_rows
+    rows = (min(max(tiles * splits, few), most_slots) + few * shares) * tile_rows
     counters = 2 * tiles + few_tiles + 1
 
-    decode_tokens = max(1, tile_rows // group)
-    if tokens > seqs and (tokens > 128 or tokens > seqs * decode_tokens):
+    if tokens > max(seqs, decode_tokens) and (tokens > 128 or tokens > seqs * few_tokens):
         least_rows, most_rows, split_keys, sequence_tiles = 128, 192, 1024, 128
         counters += (tokens * group // least_rows + seqs) * kv_heads + 1
         splits = min(keys // split_keys, sequence_tiles // kv_heads)

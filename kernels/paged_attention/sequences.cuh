@@ -12,17 +12,31 @@ namespace paged_attention {
 
 using namespace pyxla;
 
-// Rows of a sequence and kv head (new tokens times heads of the group) that the decode kernel computes as one tile.
-inline constexpr int kDecodeRows = 16;
+// Rows of a sequence and kv head (new tokens times heads of the group) up to which the decode kernel computes it:
+// kMoreRows if the shapes are those for which it is the faster one, see NOTES.md.
+inline constexpr int kDecodeRows = 16, kMoreRows = 32;
+// These shapes: few work tiles, of contexts of at most kFewKeys, or many sequences times kv heads.
+inline constexpr int64_t kFewKeys = 16384, kManyHeads = 256;
+// Up to so many of decode's work tiles are few: several CTAs compute each. None waits for a slot.
+inline constexpr int kFewTiles = 44;
+
+inline bool HasManyHeads(const Params& p) { return p.seqs * p.kv_heads >= kManyHeads; }
+
+// The tokens of `rows` rows, at least one.
+inline int64_t TokensOfRows(const Params& p, int64_t rows) {
+  const int64_t group = p.heads / p.kv_heads;
+  return group > rows ? 1 : rows / group;
+}
 
 // New tokens up to which the decode kernel computes a sequence; the prefill kernel computes the others, if it is
 // launched. Rows of padding and rows that depend on a wrong length are the decode kernel's.
-__host__ __device__ inline int64_t DecodeTokens(const Params& p) {
-  const int64_t tokens = kDecodeRows / (p.heads / p.kv_heads);
-  return tokens < 1 ? 1 : tokens;
+inline int64_t DecodeTokens(const Params& p) {
+  const int64_t more = TokensOfRows(p, kMoreRows), tiles = p.seqs * p.kv_heads * (kMoreRows / kDecodeRows);
+  const bool has_few_tiles = tiles <= kFewTiles && p.max_blocks * p.block_size <= kFewKeys;
+  const bool is_covered = p.head_dim <= 128 && p.kv_dtype != Dtype::kFloat8E4M3;
+  const bool takes_more = is_covered && p.tokens <= p.seqs * more && (has_few_tiles || HasManyHeads(p));
+  return takes_more ? more : TokensOfRows(p, kDecodeRows);
 }
-
-__host__ __device__ inline bool IsDecode(const Params& p, int64_t new_tokens) { return new_tokens <= DecodeTokens(p); }
 
 // The new tokens are rows [row, row + new_tokens) of the query and positions [length - new_tokens, length).
 struct Sequence {

@@ -23,33 +23,42 @@ struct MergedRow {
   Columns<float, kCount> o = {};
 };
 
-// Merges a row's splits in their order, for all lanes of a warp. m_l and o have them at slot_of(split), in slots of
-// slot_rows rows. Few instructions, because no CTA has executed them before and all of them come from memory. The loads
-// of kGroups times kUnroll splits are under way together: beside other CTAs' loads of keys each takes microseconds.
-template <int kCount, int kUnroll, int kGroups, typename SlotOf>
-__device__ inline MergedRow<kCount> MergeSplits(const float2* m_l, const float* o, int slot_rows, int d, int splits,
-                                                int row, int column, SlotOf slot_of) {
+// Merges the splits of kRows rows in their order, for all lanes of a warp. m_l and o have them at slot_of(split), in
+// slots of slot_rows rows. Few instructions, because no CTA has executed them before and all of them come from memory.
+// The loads of kGroups times kUnroll splits of all rows are under way together: beside other CTAs' loads of keys each
+// takes microseconds.
+template <int kCount, int kUnroll, int kGroups, int kRows, typename SlotOf>
+__device__ inline void MergeSplits(const float2* m_l, const float* o, int slot_rows, int d, int splits,
+                                   const int (&rows)[kRows], int column, SlotOf slot_of,
+                                   MergedRow<kCount> (&merged)[kRows]) {
   using Part = std::conditional_t<kCount % 4 == 0, float4, float2>;
   constexpr int kPartColumns = sizeof(Part) / sizeof(float);
   const int lane = threadIdx.x % kWarpSize;
-  MergedRow<kCount> merged;
-  const float* sources = o + row * d + (column < d ? column : 0);
+  const float* sources[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) sources[r] = o + rows[r] * d + (column < d ? column : 0);
 #pragma unroll 1
   for (int begin = 0; begin < splits; begin += kGroups * kUnroll) {
     // The lane of a split's number has its slot, m and l. A split that does not exist loads the last one, without
     // use: with a condition at each load the compiler makes every load wait for the one before it.
     const int slot = slot_of(min(begin + lane, splits - 1));
-    const float2 mine = __ldcg(m_l + int64_t{slot} * slot_rows + row);
-    Columns<float, kCount> parts[kGroups][kUnroll];
+    float2 mine[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) mine[r] = __ldcg(m_l + int64_t{slot} * slot_rows + rows[r]);
+    Columns<float, kCount> parts[kGroups][kUnroll][kRows];
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
       if (group > 0 && begin + group * kUnroll >= splits) continue;
 #pragma unroll
       for (int i = 0; i < kUnroll; ++i) {
-        const float* source = sources + __shfl_sync(kAllLanes, slot, group * kUnroll + i) * (slot_rows * d);
+        const int offset = __shfl_sync(kAllLanes, slot, group * kUnroll + i) * (slot_rows * d);
 #pragma unroll
-        for (int j = 0; j < kCount; j += kPartColumns) {
-          reinterpret_cast<Part&>(parts[group][i].values[j]) = __ldcg(reinterpret_cast<const Part*>(source + j));
+        for (int r = 0; r < kRows; ++r) {
+          const float* source = sources[r] + offset;
+#pragma unroll
+          for (int j = 0; j < kCount; j += kPartColumns) {
+            reinterpret_cast<Part&>(parts[group][i][r].values[j]) = __ldcg(reinterpret_cast<const Part*>(source + j));
+          }
         }
       }
     }
@@ -60,30 +69,36 @@ __device__ inline MergedRow<kCount> MergeSplits(const float2* m_l, const float* 
       const int start = begin + group * kUnroll;
       if (group > 0 && start >= splits) continue;
       const bool is_split = lane / kUnroll == group && begin + lane < splits;
-      float largest = fmaxf(merged.m, is_split ? mine.x : -INFINITY);
 #pragma unroll
-      for (int lanes = kWarpSize / 2; lanes > 0; lanes /= 2) {
-        largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
-      }
-      const float split_rescale = Exp2Minus(mine.x, largest), rescale = Exp2Minus(merged.m, largest);
-      merged.m = largest;
-      merged.l = merged.l * rescale + (is_split ? split_rescale * mine.y : 0);
+      for (int r = 0; r < kRows; ++r) {
+        MergedRow<kCount>& row = merged[r];
+        float largest = fmaxf(row.m, is_split ? mine[r].x : -INFINITY);
 #pragma unroll
-      for (int j = 0; j < kCount; ++j) merged.o.values[j] *= rescale;
+        for (int lanes = kWarpSize / 2; lanes > 0; lanes /= 2) {
+          largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
+        }
+        const float split_rescale = Exp2Minus(mine[r].x, largest), rescale = Exp2Minus(row.m, largest);
+        row.m = largest;
+        row.l = row.l * rescale + (is_split ? split_rescale * mine[r].y : 0);
 #pragma unroll
-      for (int i = 0; i < kUnroll; ++i) {
-        const float part_rescale = __shfl_sync(kAllLanes, split_rescale, group * kUnroll + i);
-        if (start + i >= splits) continue;
+        for (int j = 0; j < kCount; ++j) row.o.values[j] *= rescale;
 #pragma unroll
-        for (int j = 0; j < kCount; ++j) merged.o.values[j] += part_rescale * parts[group][i].values[j];
+        for (int i = 0; i < kUnroll; ++i) {
+          const float part_rescale = __shfl_sync(kAllLanes, split_rescale, group * kUnroll + i);
+          if (start + i >= splits) continue;
+#pragma unroll
+          for (int j = 0; j < kCount; ++j) row.o.values[j] += part_rescale * parts[group][i][r].values[j];
+        }
       }
     }
   }
 #pragma unroll
-  for (int lanes = kWarpSize / 2; lanes > 0; lanes /= 2) {
-    merged.l += __shfl_xor_sync(kAllLanes, merged.l, lanes);
+  for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+    for (int lanes = kWarpSize / 2; lanes > 0; lanes /= 2) {
+      merged[r].l += __shfl_xor_sync(kAllLanes, merged[r].l, lanes);
+    }
   }
-  return merged;
 }
 
 }  // namespace paged_attention

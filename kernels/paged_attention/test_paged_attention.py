@@ -1,3 +1,4 @@
+import dataclasses
 import math
 import re
 
@@ -14,6 +15,7 @@ from pyxla_kernels.paged_attention.cases import (
     CASES,
     FEW_TILES,
     LSE_BATCHES,
+    MORE_ROWS,
     PAGED_ATTENTION_LSE_CASES,
     PREFILL_SPLITS,
     RAGGED,
@@ -207,18 +209,22 @@ def test_other_lengths_do_not_recompile():
 @pytest.mark.parametrize("window", [None, 6])
 @pytest.mark.parametrize("place", [0, 11, 34, 38, 39])
 @pytest.mark.parametrize(
-    ("new", "context"), [(30, 40), (4, 40), (4, 500), (30, 2100)], ids=["prefill", "decode", "few-tiles", "splits"]
+    ("new", "context", "seqs"),
+    [(30, 40, 1), (4, 40, 1), (4, 500, 1), (8, 100, 128), (30, 2100, 1)],
+    ids=["prefill", "decode", "few-tiles", "32-rows", "splits"],
 )
-def test_nan_reaches_the_rows_that_see_it_and_no_other(where, window, place, new, context, dtype):
+def test_nan_reaches_the_rows_that_see_it_and_no_other(where, window, place, new, context, seqs, dtype):
     """A NaN among the last 40 keys. Neighbouring rows in the tile must not get it."""
     position = context - 40 + place
-    a = arguments(torch.Generator().manual_seed(0), [(new, context)], dtype, block_size=8, sliding_window=window)
+    lengths = [(new, context)] * seqs
+    a = arguments(torch.Generator().manual_seed(0), lengths, dtype, block_size=8, sliding_window=window)
     block = a["block_tables"][0, position // 8].item()
     if block < 0:
         return  # before every token's window: no entry refers to it
     a["kv_cache"][where, block, position % 8] = torch.nan
     own = torch.arange(context - new, context)
     sees = (position <= own) & (position > own - (window or context))
+    sees = torch.cat([sees, sees.new_zeros((seqs - 1) * new)])
     assert torch.equal(on_xla(a).isnan().all(dim=2).all(dim=1), sees)
     assert torch.equal(on_xla(a).isnan().any(dim=2).any(dim=1), sees)
     assert torch.equal(paged_attention(**a).isnan().any(dim=2).any(dim=1), sees)
@@ -250,13 +256,19 @@ def test_row_depends_bit_for_bit_on_its_sequence_alone(lengths, dtype):
 
 @pytest.mark.parametrize(
     "batch",
-    [b for b in BATCHES + FEW_TILES + PREFILL_SPLITS + LSE_BATCHES if b.dtype != torch.float32 and b.lengths],
+    [
+        b
+        for b in BATCHES + FEW_TILES + MORE_ROWS + PREFILL_SPLITS + LSE_BATCHES
+        if b.dtype != torch.float32 and b.lengths
+    ],
     ids=lambda b: b.name,
 )
 def test_row_does_not_depend_on_the_number_of_work_tiles(batch):
     """On CUDA several CTAs compute each work tile if there are few, and each CTA several if there are many. Another
     order of sums shows in lse, which is float32, more than in results of 16 bits."""
-    few, copies = batch.case(has_lse=True).arguments(), 45
+    # Without padding, of which the copies have none: the kernel for five tokens or more depends on tokens to sequences.
+    batch, copies = dataclasses.replace(batch, options=batch.options | {"padding": (0, 0)}), 45
+    few = batch.case(has_lse=True).arguments()
     rows, platform = int(few["query_start_loc"].max()), platform_of(requested_device())
     many = call_raw(paged_attention_lse, repeated(few, copies), platform)[1]
     for got, want in zip(many, call_raw(paged_attention_lse, few, platform)[1], strict=True):

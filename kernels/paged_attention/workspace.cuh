@@ -15,13 +15,14 @@ inline constexpr int64_t kFewTokens = 128;
 
 // Whether the shapes are those of decodes, with one new token for each sequence or a few.
 inline bool IsDecodeCall(const Params& p) {
-  return p.tokens <= p.seqs || (p.tokens <= kFewTokens && p.tokens <= p.seqs * DecodeTokens(p));
+  return p.tokens <= p.seqs || p.tokens <= DecodeTokens(p) ||
+         (p.tokens <= kFewTokens && p.tokens <= p.seqs * TokensOfRows(p, kDecodeRows));
 }
 
-// Up to so many of decode's work tiles are few: several CTAs compute each. None waits for a slot.
-inline constexpr int kFewTiles = 44;
-
-inline int64_t DecodeTiles(const Params& p) { return p.seqs * p.kv_heads * CeilDiv(p.heads / p.kv_heads, kDecodeRows); }
+// Tiles of kDecodeRows of the sequences that may have several splits.
+inline int64_t DecodeTiles(const Params& p) {
+  return p.seqs * p.kv_heads * CeilDiv(DecodeTokens(p) * (p.heads / p.kv_heads), kDecodeRows);
+}
 
 // Rows of a prefill tile whose keys may be divided, at least.
 inline constexpr int kLeastRows = 128;
@@ -31,7 +32,7 @@ inline int64_t PrefillCounters(const Params& p) {
   return IsDecodeCall(p) ? 0 : tiles * p.kv_heads + 1;
 }
 
-// A tile of decode has half of kDecodeRows, or all.
+// A tile of decode has at least half of kDecodeRows.
 inline int64_t CounterBytes(const Params& p) {
   return CeilDiv((PrefillCounters(p) + 2 * DecodeTiles(p) + kFewTiles + 1) * 4, 256) * 256;
 }

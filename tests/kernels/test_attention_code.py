@@ -43,7 +43,10 @@ def test_reduction_loads_do_not_wait_for_one_another(code):
     """ReduceSplits issues eight loads for sixteen rows, or sixteen for eight, before it uses one. If the compiler gives
     them one register, each waits for the one before it, and few long contexts take 10 % longer."""
     kernels = loads_of_decode(code)
-    assert len(kernels) == 30, "three dtypes, five shapes of a CTA, without and with the code for few work tiles"
+    assert len(kernels) == 34, (
+        "three dtypes, five shapes of a CTA, without and with the code for few work tiles; "
+        "two dtypes, two shapes for 32 rows"
+    )
     least = {1: 16, 2: 8}
     # That code loads the results of a work tile's warps, in the same way, before the splits.
     last = {name.replace("ELb0E", "ELb1E"): len(loads) for (name, _), loads in kernels.items() if "ELb0E" in name}

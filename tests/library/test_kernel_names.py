@@ -16,11 +16,12 @@ from tests.conftest import ROOT
 from tests.layers.test_imports import LIBRARIES
 
 # From XLA's profile of a decoder step on an H200, 2026-11-22; without kernels whose names have values of devtool tune.
-# DecodeKernel's last template argument is from 2026-11-29: whether it contains the code for few work tiles.
+# DecodeKernel's last two template arguments are from 2026-11-29: groups of rows, and whether it contains the code for
+# few work tiles.
 ON_AN_H200 = {
     "fused_add_rms_norm": "void pyxla::RmsNormKernel<__nv_bfloat16, __nv_bfloat16, 1, true, true>(pyxla::RmsNormRows)",
     "paged_attention": "void paged_attention::decode::DecodeKernel<paged_attention::decode::Shape<__nv_bfloat16, "
-    "__nv_bfloat16, 128, 1>, false>(pyxla::PagedAttentionParams, paged_attention::decode::Plan)",
+    "__nv_bfloat16, 128, 1, 1>, false>(pyxla::PagedAttentionParams, paged_attention::decode::Plan)",
     "reshape_and_cache": "void reshape_and_cache::ReshapeAndCacheKernel<__nv_bfloat16, __nv_bfloat16, 8>"
     "(reshape_and_cache::Params, long, unsigned int)",
     "rms_norm": "void pyxla::RmsNormKernel<__nv_bfloat16, __nv_bfloat16, 1, false, true>(pyxla::RmsNormRows)",

@@ -11,8 +11,8 @@ struct Workspace {
   float2* m_l;     // [slots][rows]
   float* o;        // [slots][rows][d]
   int* few_counters;
-  float2* few_m_l;  // [kFewTiles][warps][rows]
-  float* few_o;     // [kFewTiles][warps][rows][d]
+  float2* few_m_l;  // [kFewTiles][shares][rows]
+  float* few_o;     // [kFewTiles][shares][rows][d]
 
   __device__ Workspace(const Params& p, const Plan& plan)
       : counters(static_cast<int*>(p.workspace) + plan.prefill_counters),
@@ -21,7 +21,7 @@ struct Workspace {
         o(reinterpret_cast<float*>(m_l + int64_t{plan.slots} * plan.tile_rows)),
         few_counters(next_work - kFewTiles),
         few_m_l(reinterpret_cast<float2*>(o + int64_t{plan.slots} * plan.tile_rows * plan.d)),
-        few_o(reinterpret_cast<float*>(few_m_l + kFewTiles * kMostWarps * plan.tile_rows)) {}
+        few_o(reinterpret_cast<float*>(few_m_l + kFewTiles * kMostShares * plan.tile_rows)) {}
 
   __device__ int* Counter(const Plan& plan, const WorkTile& work) const {
     return counters + (int64_t{work.seq} * plan.tiles + work.row / plan.tile_rows) * plan.kv_heads + work.kv_head;
@@ -78,76 +78,139 @@ __device__ inline void StoreRow(const Params& p, const Plan& plan, const WorkTil
   }
 }
 
-// The (m, l, O) of a CTA's warps in shared memory.
+// The (m, l, O) of a work tile's shares in shared memory.
 template <typename Shape>
-struct SharedWarps {
-  const char* rings;
-  const float (&m)[Shape::kWarps][Shape::kRows], (&l)[Shape::kWarps][Shape::kRows];
-  const int (&stages)[Shape::kWarps];  // that have the warps' O, or -1: a warp had no KV tile
+struct SharedShares {
+  const char* shared;
+  const float (&m)[Shape::kShares][Shape::kRows], (&l)[Shape::kShares][Shape::kRows];
+  const int (&stages)[Shape::kShares];  // that have the O of the shares' warps, or -1: there was no KV tile
 
-  __device__ float2 MaximumAndSum(int warp, int row) const { return {m[warp][row], l[warp][row]}; }
-  __device__ bool HasO(int warp) const { return stages[warp] >= 0; }
+  __device__ float2 MaximumAndSum(int share, int row) const { return {m[share][row], l[share][row]}; }
+  __device__ bool HasO(int share) const { return stages[share] >= 0; }
   template <int kCount>
-  __device__ void LoadO(int warp, int row, int column, Columns<float, kCount>& o) const {
-    const char* stage = rings + warp * Shape::kRingBytes + stages[warp] * Shape::kStageBytes;
-    o = *reinterpret_cast<const Columns<float, kCount>*>(stage + Shape::OOffset(row, column) * 4);
+  __device__ void LoadO(int share, int row, int column, Columns<float, kCount>& o) const {
+    const char* from = shared;
+    if constexpr (Shape::kGroups == 1) {
+      from += share * Shape::kRingBytes + stages[share] * Shape::kStageBytes;
+    } else {
+      from += Shape::OBegin(share % Shape::kRings, row / Shape::kWarpRows);
+    }
+    o = *reinterpret_cast<const Columns<float, kCount>*>(from + Shape::OOffset(row % Shape::kWarpRows, column) * 4);
   }
 };
 
-// Merges the (m, l, O) of a work tile's warps, in their order: into the result, or into the split's slot of the
-// workspace.
-template <typename Shape, typename Warps>
-__device__ inline void MergeWarps(const Params& p, const Plan& plan, const WorkTile& work, int index,
-                                  const Workspace& workspace, const Warps& warps) {
+// A row's (m, l, O): into the result, or into the split's slot of the workspace.
+template <typename Shape, int kCount>
+__device__ inline void StoreMerged(const Params& p, const Plan& plan, const WorkTile& work, int index,
+                                   const Workspace& workspace, int row, int column, float m, float l,
+                                   const Columns<float, kCount>& o) {
+  if (work.splits == 1) return StoreRow<Shape>(p, plan, work, row, column, m, l, o);
+  const int64_t to = int64_t{index % plan.slots} * Shape::kRows + row;
+  if (Lane() == 0) workspace.m_l[to] = {m, l};
+  if (column < plan.d) *reinterpret_cast<Columns<float, kCount>*>(workspace.o + to * plan.d + column) = o;
+}
+
+// Merges the (m, l, O) of a work tile's shares, in their order.
+template <typename Shape, typename Shares>
+__device__ inline void MergeShares(const Params& p, const Plan& plan, const WorkTile& work, int index,
+                                   const Workspace& workspace, const Shares& shares) {
   constexpr int kCount = Shape::kDim / kWarpSize;
-  const bool is_split = work.splits > 1;
-  const int64_t slot_row = is_split ? int64_t{index % plan.slots} * Shape::kRows : 0;
   for (int row = Warp(); row < work.rows; row += Shape::kWarps) {
     const int column = Lane() * kCount;
     // All loads, before the first is waited for; none of a stage that may be refilled meanwhile.
-    float2 m_l[Shape::kWarps];
-    Columns<float, kCount> parts[Shape::kWarps] = {};
+    float2 m_l[Shape::kShares];
+    Columns<float, kCount> parts[Shape::kShares] = {};
     float m = -INFINITY, l = 0;
     Columns<float, kCount> o = {};
 #pragma unroll
-    for (int w = 0; w < Shape::kWarps; ++w) {
-      m_l[w] = warps.MaximumAndSum(w, row);
-      if (warps.HasO(w)) warps.LoadO(w, row, column, parts[w]);
+    for (int w = 0; w < Shape::kShares; ++w) {
+      m_l[w] = shares.MaximumAndSum(w, row);
+      if (shares.HasO(w)) shares.LoadO(w, row, column, parts[w]);
     }
 #pragma unroll
-    for (int w = 0; w < Shape::kWarps; ++w) m = fmaxf(m, m_l[w].x);
+    for (int w = 0; w < Shape::kShares; ++w) m = fmaxf(m, m_l[w].x);
 #pragma unroll
-    for (int w = 0; w < Shape::kWarps; ++w) {
+    for (int w = 0; w < Shape::kShares; ++w) {
       const float rescale = Exp2Minus(m_l[w].x, m);
       l += rescale * m_l[w].y;
-      if (!warps.HasO(w)) continue;
+      if (!shares.HasO(w)) continue;
 #pragma unroll
       for (int i = 0; i < kCount; ++i) o.values[i] += rescale * parts[w].values[i];
     }
-    if (!is_split) {
-      StoreRow<Shape>(p, plan, work, row, column, m, l, o);
-      continue;
-    }
-    const int64_t to = slot_row + row;
-    if (Lane() == 0) workspace.m_l[to] = {m, l};
-    if (column < plan.d) *reinterpret_cast<Columns<float, kCount>*>(workspace.o + to * plan.d + column) = o;
+    StoreMerged<Shape>(p, plan, work, index, workspace, row, column, m, l, o);
   }
 }
 
-// Reduces the splits of a tile and stores its rows from `first_row` on, each kWarps-th.
-template <typename Shape>
-__device__ inline void ReduceSplits(const Params& p, const Plan& plan, const StoredSplit& split_of_tile,
-                                    const Workspace& workspace, int first_row) {
-  constexpr int kCount = Shape::kDim / kWarpSize, kUnroll = kCount == 8 ? 4 : 8;
-  constexpr int kGroups = Shape::kTiles == 1 ? 2 : 1;
+// The same where the O of one pass at a time is in shared memory: store_o() replaces the first pass's by the second's.
+template <typename Shape, typename Shares, typename StoreO>
+__device__ inline void MergePasses(const Params& p, const Plan& plan, const WorkTile& work, int index,
+                                   const Workspace& workspace, const Shares& shares, StoreO store_o) {
+  constexpr int kCount = Shape::kDim / kWarpSize, kCountOfWarp = (Shape::kRows - 1) / Shape::kWarps + 1;
+  const int column = Lane() * kCount;
+  Columns<float, kCount> sums[kCountOfWarp] = {};
+#pragma unroll
+  for (int pass = 0; pass < Shape::kPasses; ++pass) {
+    if (pass > 0) {
+      __syncthreads();
+      store_o();
+      __syncthreads();
+    }
+#pragma unroll
+    for (int i = 0; i < kCountOfWarp; ++i) {
+      const int row = Warp() + i * Shape::kWarps;
+      if (row >= work.rows) break;
+      float m = -INFINITY, l = 0;
+#pragma unroll
+      for (int w = 0; w < Shape::kShares; ++w) m = fmaxf(m, shares.MaximumAndSum(w, row).x);
+#pragma unroll
+      for (int w = 0; w < Shape::kShares; ++w) {
+        const float2 m_l = shares.MaximumAndSum(w, row);
+        const float rescale = Exp2Minus(m_l.x, m);
+        l += rescale * m_l.y;
+        if (w / Shape::kRings != pass || !shares.HasO(w)) continue;
+        Columns<float, kCount> part;
+        shares.LoadO(w, row, column, part);
+#pragma unroll
+        for (int j = 0; j < kCount; ++j) sums[i].values[j] += rescale * part.values[j];
+      }
+      if (pass == Shape::kPasses - 1) StoreMerged<Shape>(p, plan, work, index, workspace, row, column, m, l, sums[i]);
+    }
+  }
+}
+
+// Reduces the splits of a tile and stores its rows from `first_row` on, each kWarps-th, kRowsAtOnce at a time.
+template <typename Shape, int kUnroll, int kGroups, int kRowsAtOnce>
+__device__ inline void ReduceRows(const Params& p, const Plan& plan, const StoredSplit& split_of_tile,
+                                  const Workspace& workspace, int first_row) {
+  constexpr int kCount = Shape::kDim / kWarpSize;
   const WorkTile& work = split_of_tile.work;
   const int column = Lane() * kCount, first = split_of_tile.index - work.split * plan.kv_heads;
   const auto slot_of = [&](int split) { return (first + split * plan.kv_heads) % plan.slots; };
 #pragma unroll 1
-  for (int row = first_row; row < work.rows; row += Shape::kWarps) {
-    const auto merged = MergeSplits<kCount, kUnroll, kGroups>(workspace.m_l, workspace.o, Shape::kRows, plan.d,
-                                                              work.splits, row, column, slot_of);
-    StoreRow<Shape>(p, plan, work, row, column, merged.m, merged.l, merged.o);
+  for (int row = first_row; row < work.rows; row += kRowsAtOnce * Shape::kWarps) {
+    int rows[kRowsAtOnce];
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) rows[r] = min(row + r * Shape::kWarps, work.rows - 1);
+    MergedRow<kCount> merged[kRowsAtOnce];
+    MergeSplits<kCount, kUnroll, kGroups>(workspace.m_l, workspace.o, Shape::kRows, plan.d, work.splits, rows, column,
+                                          slot_of, merged);
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+      if (row + r * Shape::kWarps >= work.rows) break;
+      StoreRow<Shape>(p, plan, work, rows[r], column, merged[r].m, merged[r].l, merged[r].o);
+    }
+  }
+}
+
+// The order of the sums is the same in each: only the first kUnroll splits have a common maximum.
+template <typename Shape>
+__device__ inline void ReduceSplits(const Params& p, const Plan& plan, const StoredSplit& split,
+                                    const Workspace& workspace, int first_row) {
+  constexpr int kUnroll = Shape::kDim == 256 ? 4 : 8, kGroups = Shape::kTiles == 1 ? 2 : 1;
+  if (Shape::kGroups > 1 && split.work.splits <= kUnroll / 2) {
+    ReduceRows<Shape, kUnroll / 2, 1, 2>(p, plan, split, workspace, first_row);
+  } else {
+    ReduceRows<Shape, kUnroll, kGroups, 1>(p, plan, split, workspace, first_row);
   }
 }
 

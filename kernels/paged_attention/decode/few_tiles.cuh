@@ -1,7 +1,7 @@
 // A call of few work tiles: several CTAs compute each. With one CTA for each, most SMs would be idle.
 //
 //   CTA                        slices of the head dimension of a share: what one warp computes in kernel.cuh, KV tiles
-//                              w, w + warps, ... of the work tile                                    share_loop.cuh
+//                              w, w + shares, ... of the work tile                                   share_loop.cuh
 //   last CTA of a work tile    merges the shares' (m, l, O), as a CTA merges those of its warps      epilogue.cuh
 #pragma once
 
@@ -12,13 +12,13 @@ namespace paged_attention::decode {
 // Whether each share of a work tile can have a CTA.
 template <typename Shape>
 __device__ inline bool AreFew(int work_tiles) {
-  return 0 < work_tiles && work_tiles <= kFewTiles && work_tiles * Shape::kWarps <= static_cast<int>(gridDim.x);
+  return 0 < work_tiles && work_tiles <= kFewTiles && work_tiles * Shape::kShares <= static_cast<int>(gridDim.x);
 }
 
 // The CTAs of a share, among which its slices are divided.
 template <typename Shape>
 __device__ inline int CtasOfShare(int work_tiles) {
-  const int most = static_cast<int>(gridDim.x) / (work_tiles * Shape::kWarps);
+  const int most = static_cast<int>(gridDim.x) / (work_tiles * Shape::kShares);
   int ctas = 1;
   while (ctas < Slice<Shape>::kSlices && 2 * ctas <= most) ctas *= 2;
   return ctas;
@@ -53,19 +53,19 @@ __device__ inline bool ComputeShare(const Params& p, const Plan& plan, const typ
                                     WorkTile& stored_work) {
   const int count = scheduler.Count(), ctas = CtasOfShare<Shape>(count), slices = Slice<Shape>::kSlices / ctas;
   const int index = blockIdx.x % count, number = blockIdx.x / count;  // of the work tile's CTAs
-  if (number >= Shape::kWarps * ctas) return false;
+  if (number >= Shape::kShares * ctas) return false;
   const WorkTile work = scheduler.Find(p, plan, index);
-  const ShareLoop<Shape> loop(p, plan, work, number % Shape::kWarps, number / Shape::kWarps * slices, slices, shared);
+  const ShareLoop<Shape> loop(p, plan, work, number % Shape::kShares, number / Shape::kShares * slices, slices, shared);
   SoftmaxState<Slice<Shape>> state = {};
 #pragma unroll
-  for (int i = 0; i < Shape::kRows / 4; ++i) {
+  for (int i = 0; i < Shape::kWarpRows / 4; ++i) {
     state.m[i / 2][i % 2] = -INFINITY;
     // A wrong length makes NaN of the row.
     if (!work.is_valid) state.l[i / 2][i % 2] = NAN;
   }
   loop.Run(state);
 
-  const int64_t row = int64_t{index} * Shape::kWarps * Shape::kRows;
+  const int64_t row = int64_t{index} * Shape::kShares * Shape::kRows;
   float2* const m_l = workspace.few_m_l + row;
   float* const o = workspace.few_o + row * plan.d;
   loop.Store(state, m_l, o);
@@ -73,12 +73,12 @@ __device__ inline bool ComputeShare(const Params& p, const Plan& plan, const typ
   __syncthreads();
   bool is_last = false;
   if (threadIdx.x == 0) {
-    is_last = atom_add_release_gpu(workspace.few_counters + index, 1) == Shape::kWarps * ctas - 1;
+    is_last = atom_add_release_gpu(workspace.few_counters + index, 1) == Shape::kShares * ctas - 1;
     __threadfence();
     queue.Set(0, index);
   }
   if (!__syncthreads_or(is_last)) return false;
-  MergeWarps<Shape>(p, plan, work, index, workspace, StoredShares<Shape>{plan, work, m_l, o});
+  MergeShares<Shape>(p, plan, work, index, workspace, StoredShares<Shape>{plan, work, m_l, o});
   if (Lane() == 0) stored_work = work;
   __syncwarp();
   return work.splits > 1;

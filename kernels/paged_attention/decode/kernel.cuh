@@ -4,14 +4,17 @@
 // Persistent CTAs, one or two per SM, launched cooperatively. All warps (3 or 6) are alike: each is the producer and
 // the consumer of its own ring, and no warp waits for another one within a work tile.
 //
-//   work tile          (tile of 8 or 16 query rows, kv head, split of the keys)      scheduler.cuh
-//   warp w             KV tiles w, w + warps, ... of the split
+//   work tile          (tile of 8, 16 or 32 query rows, kv head, split of the keys)  scheduler.cuh
+//   warp w             share w of the split: KV tiles w, w + shares, ...
 //     load             cp.async, a commit group per KV tile, ring of kStages = 2     mainloop_load.cuh
 //     S = K Q^T        mma_m16n8k16 (rows are the narrow side)                       mainloop_mma.cuh
 //     P, m, l          running softmax, rescaled only for a much larger maximum      softmax.cuh
 //     O += V^T P       mma_m16n8k16
-//   CTA                (m, l, O) of its warps, merged in shared memory -> result, or the split's slot in the workspace
+//   CTA                (m, l, O) of the shares, merged in shared memory -> result, or the split's slot in the workspace
 //   last CTA of a tile reduces its splits in their order, after its last work tile   epilogue.cuh
+//
+// A tile of 32 rows has two groups of them, and two warps, one of each group, have a ring together: one copies the
+// keys, the other one the values. They go through one share, and in a second pass through another one.
 //
 // If there are few work tiles, several CTAs compute each: few_tiles.cuh. They join the loop only to reduce splits. The
 // first 64 KB of a kernel are fast to fetch, so that code comes before the loop, and only kernels of calls that may
@@ -20,7 +23,8 @@
 //   synchronization                    orders
 //   cp_async_wait_group<1>             a KV tile's copies before its MMAs; the next KV tile stays in flight
 //   __syncwarp                         a stage's last read before the copies that refill it
-//   __syncthreads                      the warps' (m, l, O) before their merge, and the merge before the next ones
+//   named 1, 2, 3                      the same for the two warps of a ring, and both warps' copies before their MMAs
+//   __syncthreads                      the shares' (m, l, O) before their merge, and the merge before the next ones
 //   barrier of the grid, once          zeroed counters before the first arrival at one
 //   counter per tile                   the splits' slots before their reduction, which is before a slot's next use
 //   counter per work tile, if few      the (m, l, O) of its CTAs before their merge
@@ -68,11 +72,11 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
   __shared__ typename Shape::Scheduler scheduler;
   __shared__ WorkQueue queue;
   __shared__ WorkTile warp_works[Shape::kWarps][KvLoader<Shape>::kWorks];
-  __shared__ float warp_m[Shape::kWarps][Shape::kRows], warp_l[Shape::kWarps][Shape::kRows];
-  __shared__ int warp_o[Shape::kWarps];  // the stage that has the warp's O, or -1: it had no KV tile
+  __shared__ float share_m[Shape::kShares][Shape::kRows], share_l[Shape::kShares][Shape::kRows];
+  __shared__ int share_o[Shape::kShares];  // the stage that has the share's O, or -1: it had no KV tile
   __shared__ Reductions reductions;
-  static_assert(sizeof(scheduler) + sizeof(queue) + sizeof(warp_works) + sizeof(warp_m) + sizeof(warp_l) +
-                        sizeof(warp_o) + sizeof(reductions) <=
+  static_assert(sizeof(scheduler) + sizeof(queue) + sizeof(warp_works) + sizeof(share_m) + sizeof(share_l) +
+                        sizeof(share_o) + sizeof(reductions) <=
                     3 * 1024,
                 "what Shape leaves of a CTA's shared memory on sm_86");
 
@@ -89,23 +93,26 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
   FillRows(p, scheduler.Rows(), scheduler.Count() < 0);
 
   bool is_computed = false;  // the first work tile, a split, which is merged and stored already
-  if (kMayBeFew && AreFew<Shape>(scheduler.Count())) {
-    const auto wait = [&] { grid.barrier_wait(std::move(arrival)); };
-    is_computed = ComputeShare<Shape>(p, plan, scheduler, queue, workspace, shared, wait, warp_works[Warp()][0]);
-    if (!is_computed) return;
+  if constexpr (kMayBeFew) {
+    if (AreFew<Shape>(scheduler.Count())) {
+      const auto wait = [&] { grid.barrier_wait(std::move(arrival)); };
+      is_computed = ComputeShare<Shape>(p, plan, scheduler, queue, workspace, shared, wait, warp_works[Warp()][0]);
+      if (!is_computed) return;
+    }
   }
 
-  const auto ring = [&] { return shared + Warp() * Shape::kRingBytes; };
+  const auto ring = [&] { return shared + Shape::Ring() * Shape::kRingBytes; };
   KvLoader<Shape> loader(p, plan, scheduler, queue, shared_address(ring()), warp_works[Warp()]);
   unsigned stage = 0, loaded = 0;  // stages that hold KV tiles, or soon will
 
   // What is in shared memory is read there again each time, because the loop over KV tiles needs all registers.
-  for (int number = 0; queue.Index(number) < scheduler.Count(); ++number, is_computed = false) {
+  Query<Shape> q;
+  for (int step = 0; queue.Index(step / Shape::kPasses) < scheduler.Count(); ++step, is_computed = false) {
+    const int number = step / Shape::kPasses, pass = step % Shape::kPasses;
     const WorkTile& work = warp_works[Warp()][number % KvLoader<Shape>::kWorks];
     if (!is_computed) {
-      const bool fetches_next = threadIdx.x == 0 && number + 2 >= WorkQueue::kOwn;
+      const bool fetches_next = threadIdx.x == 0 && pass == 0 && number + 2 >= WorkQueue::kOwn;
       const int next = fetches_next ? WorkQueue::kOwn * gridDim.x + atomicAdd(workspace.next_work, 1) : 0;
-      Query<Shape> q;
       SoftmaxState<Shape> state = {};
       int key = -1;  // before the first KV tile
       // Tiles of eight rows leave registers for the range.
@@ -120,17 +127,17 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
         // one's copies wait until the query is loaded: its block table entries arrive meanwhile.
 #pragma unroll 1
         while (loaded < Shape::kStages) {
-          loaded += loader.Step(number, (stage + loaded) % Shape::kStages);
-          if (key >= 0 || !loader.HasKvTile() || (number > 0 && loaded > 0)) break;
+          loaded += loader.Step(step, (stage + loaded) % Shape::kStages);
+          if (key >= 0 || !loader.HasKvTile() || (step > 0 && loaded > 0)) break;
         }
         if (key < 0) {
           __syncwarp();
           held = work.keys;
-          key = work.begin + Warp() * Shape::kKeys;
-          LoadQuery<Shape>(p, plan, work, q);
+          key = work.begin + Shape::Share(pass) * Shape::kKeys;
+          if (pass == 0) LoadQuery<Shape>(p, plan, work, q);
           if (fetches_next) queue.Set(number + 2, next);
 #pragma unroll
-          for (int i = 0; i < Shape::kRows / 4; ++i) {
+          for (int i = 0; i < Shape::kWarpRows / 4; ++i) {
             state.m[i / 2][i % 2] = -INFINITY;
             // A wrong length makes NaN of the row.
             if (!work.is_valid) state.l[i / 2][i % 2] = NAN;
@@ -140,31 +147,42 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
         // One commit group follows the KV tile's: the next KV tile's, or an empty one.
         static_assert(Shape::kStages == 2);
         cp_async_wait_group<1>();
-        __syncwarp();
-        AddKvTile<Shape>(p, plan, work, keys, q, shared_address(ring()) + stage * Shape::kStageBytes, key, state);
-        __syncwarp();
+        Shape::SyncRing();
+        if (Shape::FirstRow() < work.rows) {
+          AddKvTile<Shape>(p, plan, work, keys, q, shared_address(ring()) + stage * Shape::kStageBytes, key, state);
+        }
+        Shape::SyncRing();
         stage = (stage + 1) % Shape::kStages;
         --loaded;
-        key += Shape::kWarps * Shape::kKeys;
+        key += Shape::kShares * Shape::kKeys;
       } while (key < keys.end);
       // The stage before is the last KV tile's, if the warp had one.
-      const bool has_o = work.begin + Warp() * Shape::kKeys < work.keys.end;
-      const int last = (stage + Shape::kStages - 1) % Shape::kStages;
-      const auto store_m_l = [&](int row, float m, float l) { warp_m[Warp()][row] = m, warp_l[Warp()][row] = l; };
+      const int share = Shape::Share(pass), last = (stage + Shape::kStages - 1) % Shape::kStages;
+      const bool has_o = work.begin + share * Shape::kKeys < work.keys.end;
+      const auto store_m_l = [&](int row, float m, float l) { share_m[share][row] = m, share_l[share][row] = l; };
       const auto store_o = [&](int row, int column, float o) {
-        reinterpret_cast<float*>(ring() + last * Shape::kStageBytes)[Shape::OOffset(row, column)] = o;
+        char* const to = Shape::kGroups == 1 ? ring() + last * Shape::kStageBytes
+                                             : shared + Shape::OBegin(Shape::Ring(), Shape::Group());
+        reinterpret_cast<float*>(to)[Shape::OOffset(row - Shape::FirstRow(), column)] = o;
       };
-      StoreSoftmaxState<Shape>(state, work.rows, has_o, store_m_l, store_o);
-      if (Lane() == 0) warp_o[Warp()] = has_o ? last : -1;
+      if (Lane() == 0 && Shape::Group() == 0) share_o[share] = has_o ? last : -1;
+      const bool is_last_pass = pass == Shape::kPasses - 1, stores_o = has_o && (Shape::kPasses == 1 || !is_last_pass);
+      StoreSoftmaxState<Shape>(state, work.rows, stores_o, store_m_l, store_o);
+      if (!is_last_pass) continue;
       if (number == 0) grid.barrier_wait(std::move(arrival));
+      const int index = queue.Index(number);
+      if (work.splits > 1 && index >= plan.slots) WaitForSlot<Shape>(p, plan, scheduler, workspace, index);
+      __syncthreads();
+      const SharedShares<Shape> shares{shared, share_m, share_l, share_o};
+      if constexpr (Shape::kPasses == 1) {
+        MergeShares<Shape>(p, plan, work, index, workspace, shares);
+      } else {
+        MergePasses<Shape>(p, plan, work, index, workspace, shares, [&] {
+          StoreSoftmaxState<Shape>(state, work.rows, has_o, [](int, float, float) {}, store_o);
+        });
+      }
     }
     const bool is_split = work.splits > 1;
-    if (!is_computed) {
-      const int index = queue.Index(number);
-      if (is_split && index >= plan.slots) WaitForSlot<Shape>(p, plan, scheduler, workspace, index);
-      __syncthreads();
-      MergeWarps<Shape>(p, plan, work, index, workspace, SharedWarps<Shape>{shared, warp_m, warp_l, warp_o});
-    }
 
     // The last CTA to store a split of a tile reduces the tile, but after its own work tiles: beside other CTAs' copies
     // a reduction takes three times as long. It does not wait if other CTAs may wait for the slots.
@@ -192,7 +210,10 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kCtasPerSm)
 
 template <typename Shape>
 cudaError_t Launch(cudaStream_t stream, const Params& p, bool all_rows) {
-  const auto kernel = MayBeFew(p) ? DecodeKernel<Shape, true> : DecodeKernel<Shape, false>;
+  auto kernel = DecodeKernel<Shape, false>;
+  if constexpr (Shape::kGroups == 1) {
+    if (MayBeFew(p)) kernel = DecodeKernel<Shape, true>;
+  }
   int device = 0, sms = 0, ctas_per_sm = 0;
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes);
   if (error != cudaSuccess) return error;
@@ -218,18 +239,27 @@ cudaError_t Launch(cudaStream_t stream, const Params& p, bool all_rows) {
   return cudaLaunchKernelEx(&config, kernel, p, Plan(p, all_rows, Shape::kRows, Shape::Scheduler::kEntries));
 }
 
-// Tiles of sixteen rows where a token has more than eight, or the shapes are those of a few tokens a sequence with more
-// than eight rows. A row's result is the same in either.
+// Tiles of eight, sixteen or thirty-two rows: of more than eight where a token has more, or where the shapes are those
+// of a few tokens a sequence with more. A row's result is the same in each.
 template <typename T, typename Kv>
 cudaError_t LaunchForDim(cudaStream_t stream, const Params& p, bool all_rows) {
-  const int64_t group = p.heads / p.kv_heads;
-  const bool is_wide = group > 8 || (p.tokens * group > p.seqs * 8 && p.tokens <= p.seqs * DecodeTokens(p));
+  const int64_t group = p.heads / p.kv_heads, most_tokens = p.seqs * DecodeTokens(p);
+  const auto has_more = [&](int64_t rows) {
+    return group > rows || (p.tokens * group > p.seqs * rows && p.tokens <= most_tokens);
+  };
   if (p.head_dim > 128) return Launch<Shape<T, Kv, 256, 1>>(stream, p, all_rows);
-  if (p.head_dim > 64) {
-    return is_wide ? Launch<Shape<T, Kv, 128, 2>>(stream, p, all_rows)
-                   : Launch<Shape<T, Kv, 128, 1>>(stream, p, all_rows);
+  if constexpr (std::is_same_v<T, Kv>) {
+    if (has_more(16) && HasManyHeads(p)) {
+      return p.head_dim > 64 ? Launch<Shape<T, Kv, 128, 2, 2>>(stream, p, all_rows)
+                             : Launch<Shape<T, Kv, 64, 2, 2>>(stream, p, all_rows);
+    }
   }
-  return is_wide ? Launch<Shape<T, Kv, 64, 2>>(stream, p, all_rows) : Launch<Shape<T, Kv, 64, 1>>(stream, p, all_rows);
+  if (p.head_dim > 64) {
+    return has_more(8) ? Launch<Shape<T, Kv, 128, 2>>(stream, p, all_rows)
+                       : Launch<Shape<T, Kv, 128, 1>>(stream, p, all_rows);
+  }
+  return has_more(8) ? Launch<Shape<T, Kv, 64, 2>>(stream, p, all_rows)
+                     : Launch<Shape<T, Kv, 64, 1>>(stream, p, all_rows);
 }
 
 }  // namespace paged_attention::decode

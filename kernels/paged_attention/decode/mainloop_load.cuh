@@ -56,9 +56,9 @@ class KvLoader {
   __device__ bool HasKvTile() const { return key_ < end_; }
 
   // Starts the copies of the KV tile that is found, if one is, into `stage`, and finds the next one, if it is of the
-  // CTA's current work tile or of the next. Returns whether copies began. Commits a group in any case, an empty one if
-  // none began.
-  __device__ bool Step(int number, int stage) {
+  // step's work tile or of the next. Returns whether copies began. Commits a group in any case, an empty one if none
+  // began. A step is a pass of a work tile.
+  __device__ bool Step(int step, int stage) {
     const bool copies = HasKvTile();
     if (copies) {
       const uint32_t to = ring_ + stage * Shape::kStageBytes;
@@ -67,10 +67,10 @@ class KvLoader {
       } else {
         CopyRows(to);
       }
-      key_ += Shape::kWarps * Shape::kKeys;
+      key_ += Shape::kShares * Shape::kKeys;
     }
     cp_async_commit_group();
-    Find(number);
+    Find(step);
     return copies;
   }
 
@@ -81,23 +81,33 @@ class KvLoader {
   static constexpr int kGroup = 16, kGroups = Shape::kKeys / kGroup;
   static constexpr int kLookups = (Shape::kKeys + kWarpSize - 1) / kWarpSize;
 
-  __device__ void Find(int number) {
+  __device__ void Find(int step) {
     while (!HasKvTile()) {
-      number_ = max(number_, number - 1);  // work tiles without a KV tile of the warp's went by
-      const int index = number_ <= number ? queue_.Index(number_ + 1) : scheduler_.Count();
+      if (step_ >= 0 && step_ % Shape::kPasses < Shape::kPasses - 1) {
+        ++step_;
+        key_ = works_[Number(step_) % kWorks].begin + Shape::Share(step_ % Shape::kPasses) * Shape::kKeys;
+        continue;
+      }
+      if (Shape::kPasses == 1) step_ = max(step_, step - 1);  // work tiles without a KV tile of the warp's went by
+      const int next = Number(step_ + Shape::kPasses);
+      const int index = next <= Number(step) + 1 ? queue_.Index(next) : scheduler_.Count();
       if (index >= scheduler_.Count()) return;
-      ++number_;
+      step_ = next * Shape::kPasses;
       Enter(index);
     }
     LookUp();
   }
 
+  // The work tile's, of a step.
+  __device__ static int Number(int step) { return step / Shape::kPasses; }
+
   __device__ void Enter(int index) {
     const int lane = Lane(), vector = lane % Shape::kVectors * 16;
     const WorkTile work = scheduler_.Find(p_, plan_, index);
-    if (lane == 0) works_[number_ % kWorks] = work;
+    if (lane == 0) works_[Number(step_) % kWorks] = work;
+    if (Shape::kPasses > 1) __syncwarp();
     PrefetchQuery(work);
-    key_ = work.begin + Warp() * Shape::kKeys;
+    key_ = work.begin + Shape::Share(0) * Shape::kKeys;
     end_ = work.keys.end;
     last_whole_ = plan_.has_groups && work.begin % kGroup == 0 ? end_ - Shape::kKeys : -1;
     table_ = p_.block_tables + work.seq * p_.max_blocks;
@@ -109,11 +119,11 @@ class KvLoader {
     }
   }
 
-  // All lines of the query's rows. One warp is enough.
+  // All lines of the query's rows, one to a thread.
   __device__ void PrefetchQuery(const WorkTile& work) const {
     constexpr int kLineBytes = 128, kLines = (Shape::kDim * 2 + kLineBytes - 1) / kLineBytes;
-    const int row = Lane() / kLines, column = Lane() % kLines * kLineBytes / 2;
-    if (threadIdx.x >= kWarpSize || row >= work.rows || column >= plan_.d) return;
+    const int thread = OpaqueThread(), row = thread / kLines, column = thread % kLines * kLineBytes / 2;
+    if (row >= work.rows || column >= plan_.d) return;
     const Row place = RowOf(plan_, work, row);
     const int64_t of_query = int64_t{(work.query_row + place.token) * plan_.heads + place.head} * plan_.d;
     prefetch_l2(static_cast<const uint16_t*>(p_.query) + of_query + column);
@@ -145,6 +155,10 @@ class KvLoader {
   __device__ bool HasVector() const { return Lane() % Shape::kVectors * 16 < plan_.row_bytes; }
   __device__ uint32_t Stride() const { return static_cast<uint32_t>(plan_.kv_heads) * plan_.row_bytes; }
 
+  // What the warp copies: keys and values, or if two warps have a ring, one of both.
+  static constexpr int kParts = 2 / Shape::kGroups;
+  __device__ static bool AreValues(int part) { return Shape::kGroups == 1 ? part : Shape::Group(); }
+
   // A key in a page that does not exist is NaN, which reaches the rows that see it; its values are zero.
   __device__ void CopyGroups(uint32_t stage) {
     const uint32_t place = Place(), stride = Stride();
@@ -161,8 +175,10 @@ class KvLoader {
       if (!IsBlock(block)) {
 #pragma unroll
         for (int i = group * kGroup; i < (group + 1) * kGroup; i += Shape::kCopyRows) {
-          st_shared_v4(place_of(i), 0xffffffff);
-          st_shared_v4(place_of(i) + Shape::kValues, 0);
+#pragma unroll
+          for (int part = 0; part < kParts; ++part) {
+            st_shared_v4(place_of(i) + AreValues(part) * Shape::kValues, AreValues(part) ? 0 : 0xffffffff);
+          }
         }
         continue;
       }
@@ -170,8 +186,11 @@ class KvLoader {
       for (int i = group * kGroup; i < (group + 1) * kGroup; i += Shape::kCopyRows) {
         const uint64_t offset = uint64_t{static_cast<uint32_t>(i % kGroup)} * stride;
         const uint32_t to = place_of(i);
-        cp_async_zfill(to, reinterpret_cast<const void*>(keys + offset), has_vector, plan_.policy);
-        cp_async_zfill(to + Shape::kValues, reinterpret_cast<const void*>(values + offset), has_vector, plan_.policy);
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+          const auto* from = reinterpret_cast<const void*>((AreValues(part) ? values : keys) + offset);
+          cp_async_zfill(to + AreValues(part) * Shape::kValues, from, has_vector, plan_.policy);
+        }
       }
     }
   }
@@ -193,12 +212,16 @@ class KvLoader {
       const char* keys =
           static_cast<const char*>(p_.kv_cache) + head_ + uint64_t{static_cast<uint32_t>(copy ? row : 0)} * stride;
       const uint32_t to = stage + (place ^ Shape::Swizzle(i)) + i * Shape::kRowBytes;
-      if (row == kWrong) {
-        st_shared_v4(to, 0xffffffff);
-      } else {
-        cp_async_zfill(to, keys, copy, plan_.policy);
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        if (AreValues(part)) {
+          cp_async_zfill(to + Shape::kValues, keys + plan_.value_offset, copy, plan_.policy);
+        } else if (row == kWrong) {
+          st_shared_v4(to, 0xffffffff);
+        } else {
+          cp_async_zfill(to, keys, copy, plan_.policy);
+        }
       }
-      cp_async_zfill(to + Shape::kValues, keys + plan_.value_offset, copy, plan_.policy);
     }
   }
 
@@ -206,7 +229,7 @@ class KvLoader {
   const Plan& plan_;
   const typename Shape::Scheduler& scheduler_;
   const WorkQueue& queue_;
-  int number_ = -1, key_ = 0, end_ = 0;
+  int step_ = -Shape::kPasses, key_ = 0, end_ = 0;
   int last_whole_ = -1;  // the last key at which a KV tile is whole
   uint32_t ring_;
   WorkTile (&works_)[kWorks];

@@ -23,10 +23,10 @@ inline constexpr int64_t kFewBytes = 300'000'000;
 // Rows for the results of splits. A work tile's slot is its number modulo their count; it waits until the last result
 // there has been reduced.
 inline constexpr int kSlotRows = 2048 * kDecodeRows;
-static_assert(kSequenceTiles <= kSlotRows / kDecodeRows, "the splits of a tile never wait for one another");
+static_assert(kSequenceTiles <= kSlotRows / kMoreRows, "the splits of a tile never wait for one another");
 
-// Warps of a CTA, at most.
-inline constexpr int kMostWarps = 6;
+// Shares of a work tile, at most.
+inline constexpr int kMostShares = 6;
 
 // Division of a number below 2^31 by a multiplication.
 // Source: Granlund and Montgomery, "Division by invariant integers using multiplication", 1994.
@@ -64,10 +64,12 @@ struct Plan {
   bool all_rows;
 };
 
-// Whether a call may have few work tiles. Then the workspace has (m, l, O) of each warp of them, after the slots'.
-inline bool MayBeFew(const Params& p) { return DecodeTiles(p) <= kFewTiles; }
+// Whether a call may have few work tiles. Then the workspace has (m, l, O) of each share of them, after the slots'.
+inline bool MayBeFew(const Params& p) {
+  return p.seqs * p.kv_heads * CeilDiv(p.heads / p.kv_heads, kDecodeRows) <= kFewTiles;
+}
 
-inline int64_t FewRows(const Params& p) { return MayBeFew(p) ? kFewTiles * kMostWarps * kDecodeRows : 0; }
+inline int64_t FewRows(const Params& p) { return MayBeFew(p) ? kFewTiles * kMostShares * kDecodeRows : 0; }
 
 inline int64_t MaxSplits(const Params& p) { return p.kv_heads > kSequenceTiles ? 1 : kSequenceTiles / p.kv_heads; }
 
@@ -83,7 +85,7 @@ inline Plan::Plan(const Params& p, bool all_rows, int tile_rows, int entries)
       kv_head_divider(static_cast<int>(p.kv_heads)),
       block_divider(static_cast<int>(p.block_size)),
       tile_rows(tile_rows),
-      tiles(static_cast<int>(CeilDiv(p.heads / p.kv_heads, kDecodeRows) * (kDecodeRows / tile_rows))),
+      tiles(static_cast<int>(CeilDiv(DecodeTokens(p) * (p.heads / p.kv_heads), tile_rows))),
       group(static_cast<int>(p.heads / p.kv_heads)),
       heads(static_cast<int>(p.heads)),
       kv_heads(static_cast<int>(p.kv_heads)),

@@ -52,7 +52,7 @@ __device__ inline void LoadQuery(const Params& p, const Plan& plan, const WorkTi
   // The loads of all tiles, before any is waited for.
 #pragma unroll
   for (int tile = 0; tile < Shape::kTiles; ++tile) {
-    const Row row = RowOf(plan, work, tile * 8 + lane / 4);
+    const Row row = RowOf(plan, work, Shape::FirstRow() + tile * 8 + lane / 4);
     const auto* query =
         static_cast<const uint16_t*>(p.query) + int64_t{(work.query_row + row.token) * plan.heads + row.head} * plan.d;
     // A row that does not exist loads another row, and is cleared below: with a condition at each load the compiler may
@@ -70,7 +70,7 @@ __device__ inline void LoadQuery(const Params& p, const Plan& plan, const WorkTi
   }
 #pragma unroll
   for (int tile = 0; tile < Shape::kTiles; ++tile) {
-    const bool is_row = tile * 8 + lane / 4 < work.rows;
+    const bool is_row = Shape::FirstRow() + tile * 8 + lane / 4 < work.rows;
 #pragma unroll
     for (int i = 0; i < Shape::kDim / 8; ++i) q.values[tile][i / 2][i % 2] = is_row ? q.values[tile][i / 2][i % 2] : 0;
     float factor = p.scale;

@@ -12,14 +12,16 @@
 
 namespace paged_attention::decode {
 
-// This thread's lane, of a thread number that is opaque to the compiler: else it would keep all that it computes from
-// the lane in registers throughout, and run out of them.
-__device__ inline int Lane() {
+// This thread's number, opaque to the compiler: else it would keep all that it computes from it in registers
+// throughout, and run out of them.
+__device__ inline int OpaqueThread() {
   int thread = threadIdx.x;
   asm volatile("" : "+r"(thread));
   __builtin_assume(0 <= thread && thread < 1024);
-  return thread % kWarpSize;
+  return thread;
 }
+
+__device__ inline int Lane() { return OpaqueThread() % kWarpSize; }
 
 __device__ inline int Warp() { return threadIdx.x / kWarpSize; }
 

@@ -113,7 +113,7 @@ class ShareLoop {
   }
 
  private:
-  static constexpr int kStep = Shape::kWarps * Shape::kKeys, kParts = Shape::kKeys / 16;
+  static constexpr int kStep = Shape::kShares * Shape::kKeys, kParts = Shape::kKeys / 16;
 
   __device__ int FirstKey(int tile) const { return work_.begin + share_ * Shape::kKeys + tile * kStep; }
   __device__ int* Rows(int tile) const { return reinterpret_cast<int*>(shared_ + Layout::kRows) + tile * Shape::kKeys; }

@@ -21,7 +21,7 @@ __device__ inline void FinishScores(const Params& p, const Plan& plan, const Wor
     }
 #pragma unroll
     for (int column = 0; column < 2; ++column) {
-      const Row row = RowOf(plan, work, tile * 8 + lane % 4 * 2 + column);
+      const Row row = RowOf(plan, work, Shape::FirstRow() + tile * 8 + lane % 4 * 2 + column);
       const int position = work.position + row.token, begin = position - plan.window + 1;
       const int end = min(position + 1, work.keys.end);
       const float slope = p.alibi_slopes == nullptr ? 0.0f : p.alibi_slopes[row.head];
@@ -134,8 +134,8 @@ __device__ inline void AddProbabilities(const Plan& plan, const WorkTile& work, 
     GemmPv<Shape, false>(values, p_frag, masks, is_token, state);
     return;
   }
-  const int first = plan.group_divider.Quotient(work.row);
-  const int last = plan.group_divider.Quotient(work.row + work.rows - 1);
+  const int first = RowOf(plan, work, Shape::FirstRow()).token;
+  const int last = RowOf(plan, work, Shape::FirstRow() + Shape::kWarpRows - 1).token;
 #pragma unroll 1
   for (int token = first; token <= last; ++token) {
     const int begin = work.position + token - plan.window + 1, end = work.position + token + 1;
@@ -146,8 +146,9 @@ __device__ inline void AddProbabilities(const Plan& plan, const WorkTile& work, 
           (begin <= key && key < end ? 0xffff : 0) | (begin <= key + 1 && key + 1 < end ? 0xffff0000 : 0);
     }
 #pragma unroll
-    for (int i = 0; i < Shape::kRows / 4; ++i) {
-      is_token[i / 2][i % 2] = RowOf(plan, work, i / 2 * 8 + lane % 4 * 2 + i % 2).token == token;
+    for (int i = 0; i < Shape::kWarpRows / 4; ++i) {
+      const int row = Shape::FirstRow() + i / 2 * 8 + lane % 4 * 2 + i % 2;
+      is_token[i / 2][i % 2] = RowOf(plan, work, row).token == token;
     }
     GemmPv<Shape, true>(values, p_frag, masks, is_token, state);
   }
@@ -198,8 +199,8 @@ __device__ inline void StoreSoftmaxState(const SoftmaxState<Shape>& state, int r
                                          StoreO store_o) {
   const int lane = Lane();
 #pragma unroll
-  for (int i = 0; i < Shape::kRows / 4; ++i) {
-    const int tile = i / 2, column = i % 2, row = tile * 8 + lane % 4 * 2 + column;
+  for (int i = 0; i < Shape::kWarpRows / 4; ++i) {
+    const int tile = i / 2, column = i % 2, row = Shape::FirstRow() + tile * 8 + lane % 4 * 2 + column;
     float sum = state.l[tile][column];
 #pragma unroll
     for (int lanes = 4; lanes < kWarpSize; lanes *= 2) sum += __shfl_xor_sync(kAllLanes, sum, lanes);

@@ -2,36 +2,60 @@
 #pragma once
 
 #include "paged_attention/decode/scheduler.cuh"
+#include "pyxla/device/ptx/mbarrier.cuh"
 
 namespace paged_attention::decode {
 
 __host__ __device__ constexpr int Max(int a, int b) { return a > b ? a : b; }
 
 // A CTA's shape for rows of kDim elements of T, of which head_dim are in use; keys and values are Kv, T or float8.
-template <typename T_, typename Kv, int kDim_, int kTiles_>
+template <typename T_, typename Kv, int kDim_, int kTiles_, int kGroups_ = 1>
 struct Shape {
   using T = T_;
   static constexpr bool kIsFloat8 = sizeof(Kv) == 1;
   static constexpr int kDim = kDim_;
 
-  // Columns of the MMAs: query rows of a work tile in tiles of eight.
-  static constexpr int kTiles = kTiles_, kRows = kTiles * 8;
-  static constexpr int kWarps = kDim == 256 ? 3 : 6, kThreads = kWarps * kWarpSize;
+  // Columns of the MMAs: a warp's query rows of a work tile in tiles of eight.
+  static constexpr int kTiles = kTiles_, kWarpRows = kTiles * 8;
+  // KV tiles w, w + kShares, ... of a work tile are share w of its keys.
+  static constexpr int kShares = kDim == 256 ? 3 : 6, kWarps = kShares, kThreads = kWarps * kWarpSize;
+  // kGroups warps have a ring together, and each has other rows. Its KV tiles are those of a share, and in a second
+  // pass those of another one.
+  static constexpr int kGroups = kGroups_, kRows = kWarpRows * kGroups;
+  static constexpr int kRings = kWarps / kGroups, kPasses = kShares / kRings;
   static constexpr int kCtasPerSm = 2;
 
   // Fewer entries where the m and l of more rows need the space.
-  using Scheduler = TileScheduler<kThreads, kTiles == 1 ? 6 : 4, kRows>;
+  using Scheduler = TileScheduler<kThreads, kRows == 8 ? 6 : kRows == 16 ? 4 : 2, kRows>;
 
-  // Each warp has a ring of its own. A stage holds kKeys keys and their values.
+  // A stage holds kKeys keys and their values.
   static constexpr int kStages = 2;
   static constexpr int kRowBytes = kDim * sizeof(Kv);
   static constexpr int kStageBytes = Max(8192, kDim * 64);
   static constexpr int kKeys = kStageBytes / (2 * kRowBytes), kValues = kKeys * kRowBytes;
-  static constexpr int kRingBytes = kStages * kStageBytes, kSharedBytes = kWarps * kRingBytes;
+  static constexpr int kRingBytes = kStages * kStageBytes;
+  // A warp's O replaces a stage, if no other warp has that ring; else it follows the rings.
+  static constexpr int kOBytes = kWarpRows * kDim * sizeof(float);
+  static constexpr int kSharedBytes = kRings * kRingBytes + (kGroups > 1 ? kWarps * kOBytes : 0);
   static_assert(kSharedBytes <= 96 * 1024,
                 "fits twice into Hopper's shared memory; with 3 KB more, once into any of sm_80 and newer");
-  static_assert(kRows * kDim * sizeof(float) <= kStageBytes, "a warp's O replaces a stage");
-  static_assert(kKeyUnit % (kWarps * kKeys) == 0 && kKeys % 16 == 0);
+  static_assert(kGroups > 1 || kOBytes <= kStageBytes);
+  static_assert(kKeyUnit % (kShares * kKeys) == 0 && kKeys % 16 == 0);
+
+  // Of the warp. Where groups need registers, what follows from its number is computed again each time.
+  __device__ static int Ring() { return kGroups == 1 ? Warp() : OpaqueThread() / (kGroups * kWarpSize); }
+  __device__ static int Group() { return kGroups == 1 ? 0 : OpaqueThread() / kWarpSize % kGroups; }
+  __device__ static int FirstRow() { return Group() * kWarpRows; }
+  __device__ static int Share(int pass) { return Ring() + pass * kRings; }
+
+  // For the warps of a ring.
+  __device__ static void SyncRing() {
+    if (kGroups == 1) {
+      __syncwarp();
+    } else {
+      ptx::bar_sync(1 + Ring(), kGroups * kWarpSize);
+    }
+  }
 
   // 16-byte vectors of a row. A warp copies kCopyRows rows at a time, a vector to a lane.
   static constexpr int kVectors = kRowBytes / 16, kCopyRows = kWarpSize / kVectors;
@@ -40,7 +64,10 @@ struct Shape {
   __device__ static int Offset(int row, int vector) { return row * kRowBytes + (vector * 16 ^ Swizzle(row)); }
   __device__ static int Swizzle(int row) { return (kVectors >= 8 ? row & 7 : row / 2 & 3) * 16; }
 
-  // The same for a warp's O, float [kRows][kDim].
+  // The place of the O of a ring's warp after the rings.
+  __device__ static int OBegin(int ring, int group) { return kRings * kRingBytes + (ring * kGroups + group) * kOBytes; }
+
+  // The same for a warp's O, float [kWarpRows][kDim].
   __device__ static int OOffset(int row, int column) { return row * kDim + (column ^ (row / 2 & 3) * 8); }
 };
 

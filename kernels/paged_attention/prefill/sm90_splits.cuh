@@ -102,8 +102,10 @@ class SplitStore {
     constexpr int kCount = S::kHeadDim / kWarpSize, kUnroll = kCount == 8 ? 4 : 8;
     const int column = threadIdx.x % kWarpSize * kCount;
     const auto slot_of = [&](int split) { return SlotOf(work, split); };
-    const auto merged = MergeSplits<kCount, kUnroll, 1>(workspace_.m_l, workspace_.o, shared_.slot_rows, S::kHeadDim,
-                                                        work.tile.splits, index, column, slot_of);
+    MergedRow<kCount> rows[1];
+    MergeSplits<kCount, kUnroll, 1>(workspace_.m_l, workspace_.o, shared_.slot_rows, S::kHeadDim, work.tile.splits,
+                                    {index}, column, slot_of, rows);
+    const MergedRow<kCount>& merged = rows[0];
     const Row row = FindRow(plan_, work.tile, work.kv_head, index);
     float lse, normalizer = Normalizer(p_, row, merged.m, merged.l, lse);
     if (S::kIsFloat8 && p_.kv_scales) normalizer *= p_.kv_scales[p_.kv_heads + work.kv_head];
