@@ -19,8 +19,8 @@ struct Shape {
   static constexpr int kTiles = kTiles_, kWarpRows = kTiles * 8;
   // KV tiles w, w + kShares, ... of a work tile are share w of its keys.
   static constexpr int kShares = kDim == 256 ? 3 : 6, kWarps = kShares, kThreads = kWarps * kWarpSize;
-  // kGroups warps have a ring together, and each has other rows. Its KV tiles are those of a share, and in a second
-  // pass those of another one.
+  // kGroups warps have a ring together, and each has other rows. The ring's KV tiles are those of a share, and in a
+  // second pass those of another one.
   static constexpr int kGroups = kGroups_, kRows = kWarpRows * kGroups;
   static constexpr int kRings = kWarps / kGroups, kPasses = kShares / kRings;
   static constexpr int kCtasPerSm = 2;
@@ -42,7 +42,7 @@ struct Shape {
   static_assert(kGroups > 1 || kOBytes <= kStageBytes);
   static_assert(kKeyUnit % (kShares * kKeys) == 0 && kKeys % 16 == 0);
 
-  // Of the warp. Where groups need registers, what follows from its number is computed again each time.
+  // Of the warp. With groups, registers are too few to keep what follows from its number: each use computes it again.
   __device__ static int Ring() { return kGroups == 1 ? Warp() : OpaqueThread() / (kGroups * kWarpSize); }
   __device__ static int Group() { return kGroups == 1 ? 0 : OpaqueThread() / kWarpSize % kGroups; }
   __device__ static int FirstRow() { return Group() * kWarpRows; }
@@ -64,11 +64,11 @@ struct Shape {
   __device__ static int Offset(int row, int vector) { return row * kRowBytes + (vector * 16 ^ Swizzle(row)); }
   __device__ static int Swizzle(int row) { return (kVectors >= 8 ? row & 7 : row / 2 & 3) * 16; }
 
-  // The place of the O of a ring's warp after the rings.
-  __device__ static int OBegin(int ring, int group) { return kRings * kRingBytes + (ring * kGroups + group) * kOBytes; }
-
   // The same for a warp's O, float [kWarpRows][kDim].
   __device__ static int OOffset(int row, int column) { return row * kDim + (column ^ (row / 2 & 3) * 8); }
+
+  // After the rings: where the O of a warp begins that shares its ring.
+  __device__ static int OBegin(int ring, int group) { return kRings * kRingBytes + (ring * kGroups + group) * kOBytes; }
 };
 
 }  // namespace paged_attention::decode
