@@ -91,7 +91,7 @@ MORE_ROWS = [
     ),
     batch("32-rows-options", "cap, bias, window, sinks, padding", MANY, BF16, d=128, **OPTIONS),
     batch("32-rows-few-tiles", "two tiles of sixteen rows", ((8, 3000), (5, 200), (3, 6000)), BF16, d=128),
-    batch("32-rows-one-launch", "a call without prefill's kernel", ((7, 5900),), F16, d=128),
+    batch("32-rows-one-launch", "a call without prefill's kernel", ((7, 5900),), F16, d=128, heads=(24, 6)),
 ]
 
 # On sm_90a prefill's keys are divided into splits, if a sequence has few new tokens on a context of some thousands.

@@ -112,6 +112,19 @@ def _(*arguments, **named) -> tuple[torch.Tensor, torch.Tensor]:
     return infer_results(Check("paged_attention_lse"), Arguments(*arguments, **named))
 
 
+def decode_tokens(
+    query: torch.Tensor, kv_cache: torch.Tensor, context_lens: torch.Tensor, block_tables: torch.Tensor, *others
+) -> int:
+    """New tokens up to which CUDA's decode kernel computes a sequence, like DecodeTokens in sequences.cuh."""
+    tokens, heads, head_dim = query.shape
+    kv_heads = kv_cache.shape[3:].numel() // head_dim
+    seqs, keys, group = context_lens.shape[0], block_tables.shape[1] * kv_cache.shape[2], heads // kv_heads
+    few, more, few_tiles = max(1, 16 // group), max(1, 32 // group), 44
+    is_faster = seqs * kv_heads >= 256 or (2 * seqs * kv_heads <= few_tiles and keys <= 16384)
+    is_covered = head_dim <= 128 and kv_cache.dtype != torch.float8_e4m3fn
+    return more if is_faster and is_covered and tokens <= seqs * more else few
+
+
 @paged_attention.register_workspace
 @paged_attention_lse.register_workspace
 def workspace_bytes(
@@ -123,18 +136,14 @@ def workspace_bytes(
     seqs, keys, group = context_lens.shape[0], block_tables.shape[1] * kv_cache.shape[2], heads // kv_heads
 
     tile_rows, split_keys, sequence_tiles, most_slots, few_tiles, shares = 16, 2048, 264, 2048, 44, 6
-    few_tokens, more_tokens = max(1, 16 // group), max(1, 32 // group)
-    takes_more = seqs * kv_heads >= 256 or (2 * seqs * kv_heads <= few_tiles and keys <= 16384)
-    is_covered = head_dim <= 128 and kv_cache.dtype != torch.float8_e4m3fn
-    takes_more = takes_more and is_covered and tokens <= seqs * more_tokens
-    decode_tokens = more_tokens if takes_more else few_tokens
-    tiles = seqs * kv_heads * -(-decode_tokens * group // tile_rows)
+    most_tokens = decode_tokens(query, kv_cache, context_lens, block_tables)
+    tiles = seqs * kv_heads * -(-most_tokens * group // tile_rows)
     few = few_tiles if seqs * kv_heads * -(-group // tile_rows) <= few_tiles else 0
     splits = min(-(-keys // split_keys), max(1, sequence_tiles // kv_heads))
     rows = (min(max(tiles * splits, few), most_slots) + few * shares) * tile_rows
     counters = 2 * tiles + few_tiles + 1
 
-    if tokens > max(seqs, decode_tokens) and (tokens > 128 or tokens > seqs * few_tokens):
+    if tokens > max(seqs, most_tokens) and (tokens > 128 or tokens > seqs * max(1, tile_rows // group)):
         least_rows, most_rows, split_keys, sequence_tiles = 128, 192, 1024, 128
         counters += (tokens * group // least_rows + seqs) * kv_heads + 1
         splits = min(keys // split_keys, sequence_tiles // kv_heads)

@@ -1,4 +1,5 @@
-"""Properties of slopes, sinks, float8 caches and the log-sum-exp result, beyond right numbers."""
+"""Properties of slopes, sinks, float8 caches, the log-sum-exp result and numbers that are not finite, beyond right
+numbers."""
 
 import math
 
@@ -9,7 +10,8 @@ from pyxla_kernels._testing.checks_on_xla import is_cuda
 from pyxla_kernels.paged_attention.cases import ALL_OPTIONS, BAD_INPUTS, F8, RAGGED
 from pyxla_kernels.paged_attention.paged_attention import paged_attention, paged_attention_lse
 
-from pyxla import ArgumentError
+from pyxla import ArgumentError, testing
+from pyxla.testing.tolerance import compare
 
 
 def on_xla(op, arguments: dict) -> tuple[torch.Tensor, ...]:
@@ -112,6 +114,39 @@ def test_results_of_two_parts_of_a_context_merge_to_the_whole(cut):
     torch.testing.assert_close(lses.logsumexp(0), lse.double(), rtol=1e-6, atol=1e-6)
     merged = (lses.softmax(0)[..., None] * outs).sum(0)
     torch.testing.assert_close(merged, out.double(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("where", [0, 1], ids=["key", "value"])
+@pytest.mark.parametrize("window", [None, 6])
+@pytest.mark.parametrize("place", [0, 11, 34, 38, 39])
+@pytest.mark.parametrize(
+    ("new", "context", "seqs"),
+    [(30, 40, 1), (4, 40, 1), (4, 500, 1), (8, 100, 128), (30, 2100, 1)],
+    ids=["prefill", "decode", "few-tiles", "32-rows", "splits"],
+)
+def test_nan_reaches_the_rows_that_see_it_and_no_other(where, window, place, new, context, seqs, dtype):
+    """A NaN among the last 40 keys. Neighbouring rows in the tile must not get it."""
+    position = context - 40 + place
+    lengths = [(new, context)] * seqs
+    a = batch(lengths, dtype, block_size=8, sliding_window=window)
+    block = a["block_tables"][0, position // 8].item()
+    if block < 0:
+        return  # before every token's window: no entry refers to it
+    a["kv_cache"][where, block, position % 8] = torch.nan
+    own = torch.arange(context - new, context)
+    sees = (position <= own) & (position > own - (window or context))
+    sees = torch.cat([sees, sees.new_zeros((seqs - 1) * new)])
+    out = on_xla(paged_attention, a)[0]
+    assert torch.equal(out.isnan().all(dim=2).all(dim=1), sees)
+    assert torch.equal(out.isnan().any(dim=2).any(dim=1), sees)
+    assert torch.equal(paged_attention(**a).isnan().any(dim=2).any(dim=1), sees)
+
+
+def test_infinite_value_is_weighed_as_torch_does():
+    a = batch([(4, 20)])
+    a["kv_cache"][1, a["block_tables"][0, 0], 2] = math.inf
+    compare("paged_attention", on_xla(paged_attention, a)[0], testing.oracle(paged_attention, a)[0])
 
 
 # For bfloat16, each has a kernel of its own on CUDA.

@@ -21,7 +21,7 @@ from pyxla_kernels.paged_attention.cases import (
     RAGGED,
     changed,
 )
-from pyxla_kernels.paged_attention.paged_attention import paged_attention, paged_attention_lse
+from pyxla_kernels.paged_attention.paged_attention import decode_tokens, paged_attention, paged_attention_lse
 
 from pyxla import ArgumentError, PyxlaError, sync, testing
 from pyxla.pjrt.platform import platform_of, requested_device
@@ -205,38 +205,6 @@ def test_other_lengths_do_not_recompile():
 
 
 @EITHER_DTYPE
-@pytest.mark.parametrize("where", [0, 1], ids=["key", "value"])
-@pytest.mark.parametrize("window", [None, 6])
-@pytest.mark.parametrize("place", [0, 11, 34, 38, 39])
-@pytest.mark.parametrize(
-    ("new", "context", "seqs"),
-    [(30, 40, 1), (4, 40, 1), (4, 500, 1), (8, 100, 128), (30, 2100, 1)],
-    ids=["prefill", "decode", "few-tiles", "32-rows", "splits"],
-)
-def test_nan_reaches_the_rows_that_see_it_and_no_other(where, window, place, new, context, seqs, dtype):
-    """A NaN among the last 40 keys. Neighbouring rows in the tile must not get it."""
-    position = context - 40 + place
-    lengths = [(new, context)] * seqs
-    a = arguments(torch.Generator().manual_seed(0), lengths, dtype, block_size=8, sliding_window=window)
-    block = a["block_tables"][0, position // 8].item()
-    if block < 0:
-        return  # before every token's window: no entry refers to it
-    a["kv_cache"][where, block, position % 8] = torch.nan
-    own = torch.arange(context - new, context)
-    sees = (position <= own) & (position > own - (window or context))
-    sees = torch.cat([sees, sees.new_zeros((seqs - 1) * new)])
-    assert torch.equal(on_xla(a).isnan().all(dim=2).all(dim=1), sees)
-    assert torch.equal(on_xla(a).isnan().any(dim=2).any(dim=1), sees)
-    assert torch.equal(paged_attention(**a).isnan().any(dim=2).any(dim=1), sees)
-
-
-def test_infinite_value_is_weighed_as_torch_does():
-    a = arguments(torch.Generator().manual_seed(0), [(4, 20)], torch.float32)
-    a["kv_cache"][1, a["block_tables"][0, 0], 2] = math.inf
-    compare("paged_attention", on_xla(a), testing.oracle(paged_attention, a)[0])
-
-
-@EITHER_DTYPE
 @pytest.mark.parametrize("lengths", [[(1, 5200)], [(40, 77)]], ids=["decode", "prefill"])
 def test_row_depends_bit_for_bit_on_its_sequence_alone(lengths, dtype):
     alone = arguments(torch.Generator().manual_seed(0), lengths, dtype)
@@ -254,6 +222,16 @@ def test_row_depends_bit_for_bit_on_its_sequence_alone(lengths, dtype):
     assert torch.equal(on_xla(batch)[9 : 9 + new], on_xla(alone))
 
 
+def by_decode(a: dict) -> list[bool]:
+    """Whether the shapes make each sequence the decode kernel's on CUDA."""
+    most = decode_tokens(a["query"], a["kv_cache"], a["context_lens"], a["block_tables"])
+    return [new <= most for new in a["query_start_loc"][: a["num_seqs"] + 1].diff().tolist()]
+
+
+def test_more_rows_are_those_of_decode():
+    assert [b.name for b in MORE_ROWS if not all(by_decode(b.case().arguments()))] == []
+
+
 @pytest.mark.parametrize(
     "batch",
     [
@@ -266,11 +244,15 @@ def test_row_depends_bit_for_bit_on_its_sequence_alone(lengths, dtype):
 def test_row_does_not_depend_on_the_number_of_work_tiles(batch):
     """On CUDA several CTAs compute each work tile if there are few, and each CTA several if there are many. Another
     order of sums shows in lse, which is float32, more than in results of 16 bits."""
-    # Without padding, of which the copies have none: the kernel for five tokens or more depends on tokens to sequences.
-    batch, copies = dataclasses.replace(batch, options=batch.options | {"padding": (0, 0)}), 45
+    # Without sequences of padding, which the copies would have only once: how many tokens there are for each sequence
+    # chooses the kernel for more than 16 rows.
+    padding = (batch.options.get("padding", (0, 0))[0], 0)
+    batch, copies = dataclasses.replace(batch, options=batch.options | {"padding": padding}), 45
     few = batch.case(has_lse=True).arguments()
     rows, platform = int(few["query_start_loc"].max()), platform_of(requested_device())
-    many = call_raw(paged_attention_lse, repeated(few, copies), platform)[1]
+    many = repeated(few, copies)
+    assert by_decode(many) == by_decode(few) * copies
+    many = call_raw(paged_attention_lse, many, platform)[1]
     for got, want in zip(many, call_raw(paged_attention_lse, few, platform)[1], strict=True):
         assert torch.equal(got, torch.cat([*[want[:rows]] * copies, want[rows:]]))
 
