@@ -145,9 +145,9 @@ __device__ inline void MergeShares(const Params& p, const Plan& plan, const Work
 template <typename Shape, typename Shares, typename StoreO>
 __device__ inline void MergePasses(const Params& p, const Plan& plan, const WorkTile& work, int index,
                                    const Workspace& workspace, const Shares& shares, StoreO store_o) {
-  constexpr int kCount = Shape::kDim / kWarpSize, kCountOfWarp = (Shape::kRows - 1) / Shape::kWarps + 1;
+  constexpr int kCount = Shape::kDim / kWarpSize, kRowsOfWarp = (Shape::kRows - 1) / Shape::kWarps + 1;
   const int column = Lane() * kCount;
-  Columns<float, kCount> sums[kCountOfWarp] = {};
+  Columns<float, kCount> sums[kRowsOfWarp] = {};
 #pragma unroll
   for (int pass = 0; pass < Shape::kPasses; ++pass) {
     if (pass > 0) {
@@ -156,7 +156,7 @@ __device__ inline void MergePasses(const Params& p, const Plan& plan, const Work
       __syncthreads();
     }
 #pragma unroll
-    for (int i = 0; i < kCountOfWarp; ++i) {
+    for (int i = 0; i < kRowsOfWarp; ++i) {
       const int row = Warp() + i * Shape::kWarps;
       if (row >= work.rows) break;
       float m = -INFINITY, l = 0;
@@ -202,7 +202,7 @@ __device__ inline void ReduceRows(const Params& p, const Plan& plan, const Store
   }
 }
 
-// The order of the sums is the same in each: only the first kUnroll splits have a common maximum.
+// At most kUnroll splits have a common maximum, so with half of them the bits are the same either way.
 template <typename Shape>
 __device__ inline void ReduceSplits(const Params& p, const Plan& plan, const StoredSplit& split,
                                     const Workspace& workspace, int first_row) {
